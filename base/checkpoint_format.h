@@ -1,0 +1,94 @@
+// The checkpoint format: names, shards and manifest. One place for those who write shards (workers,
+// through libhvdcomm), those who list, verify and commit (agents) and the one who decides
+// (launcher). No process protocol lives here.
+//
+//   CKPT_DIR/step-000000100/rank-0003.safetensors   one shard per rank
+//   CKPT_DIR/step-000000100/manifest.json           written last, carries its own digest
+//   CKPT_DIR/step-000000100.tmp-2/                  a save of attempt 2 that is not committed
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/message.h"
+
+namespace hvd {
+
+// Largest manifest, in bytes, that is read.
+inline constexpr size_t kMaxManifest = 8u << 20;
+
+std::string step_folder(uint64_t step);                     // "step-000000100"
+std::string draft_folder(uint64_t step, uint32_t attempt);  // "step-000000100.tmp-2"
+std::string shard_file(uint32_t rank);                      // "rank-0003.safetensors"
+
+// The step of a committed folder's name; none for drafts and anything else.
+std::optional<uint64_t> parse_step_folder(std::string_view name);
+struct Draft {
+  uint64_t step;
+  uint32_t attempt;
+};
+std::optional<Draft> parse_draft_folder(std::string_view name);
+// The rank in a shard file's name.
+std::optional<uint32_t> parse_shard_file(std::string_view name);
+
+// One named array of a shard, in the caller's memory.
+struct NamedArray {
+  std::string name;
+  std::string dtype;            // safetensors' own: "F32", "F64", "I64", "U8", ...
+  std::vector<uint64_t> shape;  // empty: a scalar
+  const void* data = nullptr;
+  uint64_t bytes = 0;
+  bool replicated = true;  // the same on every rank
+};
+
+// Writes the arrays as a safetensors file, fsyncs it, and tells its length and digests. `note` and
+// the names of arrays that are not replicated go into the file's metadata. An existing file is
+// replaced. On error nothing may be believed about the file.
+Result<Shard> write_shard(const std::string& path, uint32_t rank, const std::string& note,
+                          const std::vector<NamedArray>& arrays);
+
+// A shard in memory, checked: every offset lies inside the data.
+struct LoadedArray {
+  std::string name, dtype;
+  std::vector<uint64_t> shape;
+  std::string_view bytes;  // into LoadedShard::content
+  bool replicated = true;
+};
+struct LoadedShard {
+  std::string content;
+  std::string note;
+  std::vector<LoadedArray> arrays;
+  std::string state_digest;  // as in Shard
+};
+// Reads and checks a shard. With `expected`, its length and digest must be those. The error names
+// the file and what is wrong.
+Result<LoadedShard> read_shard(const std::string& path, const Shard* expected);
+
+// Compares a shard file's length and digest with `expected`, reading in pieces.
+Status verify_shard(const std::string& path, const Shard& expected);
+
+struct Manifest {
+  std::string job;
+  uint32_t attempt = 0;
+  uint64_t step = 0;
+  uint32_t size = 0;          // ranks; shards holds each once, by rank
+  std::string note;           // the lowest rank's
+  std::vector<Shard> shards;
+  // True when all ranks reported the same non-empty state digest and no array of their own: then
+  // any shard serves any rank, at any size.
+  bool replicated = false;
+};
+
+// JSON with a digest of its own over everything else.
+std::string manifest_text(const Manifest& manifest);
+// The error says what is wrong without naming the file.
+Result<Manifest> parse_manifest(std::string_view text);
+
+// XXH3-128 of bytes as 32 hex digits.
+std::string digest_of(std::string_view bytes);
+
+}  // namespace hvd

@@ -1,0 +1,537 @@
+// What travels between the processes of a job: the contract of the house. Two wires:
+//
+//   wire 1  launcher <-> agent   the channel's byte stream (SSH, a socketpair, a pipe pair)
+//   wire 2  agent <-> worker     a Unix stream socket, its path in HVD_AGENT_SOCKET
+//
+// Both carry frames (base/frame.h); a frame's body is one byte that says which alternative of the
+// wire's variant it is, then that struct (base/codec.h). On wire 1 the agent first prints one line
+// that begins with kAgentGreeting, so that a talkative login does no harm: the launcher skips all
+// that comes before. Everything about workers carries its attempt; news of another attempt than the
+// receiver's is dropped.
+//
+// Two kinds of traffic on wire 1: control messages always flow; Output flows only against credit
+// (bytes per rank and stream) that the launcher granted by StartAttempt and Credit, so that a slow
+// reader slows the workers and never the heartbeats.
+//
+// Times that travel are CLOCK_BOOTTIME nanoseconds of the machine that took them, only ever
+// compared with that machine's clock.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/codec.h"
+
+namespace hvd {
+
+// Changes with any change of the messages below.
+inline constexpr uint32_t kProtocol = 1;
+
+// The line an agent prints first on wire 1, followed by the build and a newline.
+inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+enum class Stream : uint8_t { out, err, kLast = err };
+
+// How far one rank is: the step it last reported by hvd_heartbeat or X_HVD_STEP.
+struct RankStep {
+  uint32_t rank = 0;
+  uint64_t step = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.rank, m.step);
+  }
+};
+
+// One rank's place in an attempt, as the policy decided it.
+struct Place {
+  uint32_t rank = 0, local_rank = 0, cross_rank = 0, cross_size = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.rank, m.local_rank, m.cross_rank, m.cross_size);
+  }
+};
+
+// One rank's shard of a checkpoint, fsynced and not yet committed.
+struct Shard {
+  uint32_t rank = 0;
+  uint64_t length = 0;       // bytes of the file
+  std::string digest;        // XXH3-128 of the file, 32 hex digits
+  std::string state_digest;  // XXH3-128 of the arrays said to be the same on all ranks, or empty
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.rank, m.length, m.digest, m.state_digest);
+  }
+};
+
+// What one agent sees of one step folder.
+struct ListedCheckpoint {
+  uint64_t step = 0;
+  std::string manifest;          // text of manifest.json, empty if it is missing or unreadable
+  std::vector<uint32_t> shards;  // ranks whose shard file is there, whatever its content
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.step, m.manifest, m.shards);
+  }
+};
+
+struct ShardDefect {
+  uint32_t rank = 0;
+  std::string text;  // a sentence that names the file and what is wrong
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.rank, m.text);
+  }
+};
+
+// ---- wire 1, launcher to agent ----
+
+struct LauncherHello {
+  uint32_t protocol = kProtocol;
+  std::string job;
+  std::string host_name;       // the name the user gave this host
+  uint64_t silence_ns = 0;     // --heartbeat-timeout; beat and lease follow from it
+  uint64_t failure_grace_ns = 0;  // TERM to KILL when the launcher is gone
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.protocol, m.job, m.host_name, m.silence_ns, m.failure_grace_ns);
+  }
+};
+
+// Answers a Beat. The lease holds until this time + 0.6 silence.
+struct Echo {
+  int64_t agent_time = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.agent_time);
+  }
+};
+
+struct StartAttempt {
+  uint32_t attempt = 0;
+  uint32_t size = 0, host_rank = 0, host_count = 0;
+  uint32_t previous_size = 0;  // ranks of the attempt before, 0 in the first
+  uint32_t max_restarts = 0;
+  std::vector<Place> places;      // this host's ranks, by local rank
+  std::vector<std::string> argv;  // program and arguments
+  std::string workdir;            // empty: where the agent stands
+  Variables forwarded;            // the launcher's environment, filtered
+  Variables set;                  // then these, in order: the host's env, then -x
+  std::string data_address;       // this host's address for links between workers
+  std::string master_address;     // rank 0's
+  uint32_t master_port = 0;
+  std::string secret;  // proves a worker's link to be of this job
+  std::string checkpoint_dir, checkpoint_every;
+  std::string resume_from;    // folder or file, empty: start fresh
+  uint64_t resume_step = 0;   // meaningful with resume_from
+  uint64_t reached_step = 0;  // highest step any rank reported in earlier attempts
+  std::string restart_reason;
+  uint64_t credit = 0;  // bytes of Output granted to each rank's streams to begin with
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.size, m.host_rank, m.host_count, m.previous_size, m.max_restarts, m.places,
+      m.argv, m.workdir, m.forwarded, m.set, m.data_address, m.master_address, m.master_port,
+      m.secret, m.checkpoint_dir, m.checkpoint_every, m.resume_from, m.resume_step, m.reached_step,
+      m.restart_reason, m.credit);
+  }
+};
+
+// TERM to each main process, KILL to the whole tree after the grace (0: at once). The agent answers
+// AttemptStopped when nothing is left. A repeated stop can only shorten the grace.
+struct StopAttempt {
+  uint32_t attempt = 0;
+  uint64_t grace_ns = 0;
+  bool failed = false;       // workers in a collective are told that `failed_rank` is gone
+  uint32_t failed_rank = 0;
+  std::string reason;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.grace_ns, m.failed, m.failed_rank, m.reason);
+  }
+};
+
+struct Credit {
+  uint32_t attempt = 0, rank = 0;
+  Stream stream = Stream::out;
+  uint64_t bytes = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.stream, m.bytes);
+  }
+};
+
+// Round `round` of the exchange is complete: every rank's blob, by rank.
+struct ExchangeResult {
+  uint32_t attempt = 0, round = 0;
+  std::vector<std::string> blobs;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.round, m.blobs);
+  }
+};
+
+// The save of `step` was committed, or refused with a reason.
+struct SaveResult {
+  uint32_t attempt = 0;
+  uint64_t step = 0;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.step, m.error);
+  }
+};
+
+// All ranks loaded the same state (error empty), or they did not.
+struct LoadResult {
+  uint32_t attempt = 0;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.error);
+  }
+};
+
+// Makes the checkpoint folder if `write` and then the file `nonce` in it; otherwise says whether
+// `nonce` is there. With `remove` the nonce goes.
+struct ProbeDirectory {
+  uint32_t request = 0;
+  std::string dir, nonce;
+  bool write = false, remove = false;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir, m.nonce, m.write, m.remove);
+  }
+};
+
+struct ListCheckpoints {
+  uint32_t request = 0;
+  std::string dir;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir);
+  }
+};
+
+// Reads the named ranks' shards whole and compares them with the manifest.
+struct VerifyCheckpoint {
+  uint32_t request = 0;
+  std::string dir;
+  uint64_t step = 0;
+  std::vector<uint32_t> shards;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir, m.step, m.shards);
+  }
+};
+
+// Writes the manifest into step-N.tmp-ATTEMPT, renames the folder, fsyncs its parent.
+struct CommitCheckpoint {
+  uint32_t request = 0;
+  std::string dir;
+  uint32_t attempt = 0;
+  uint64_t step = 0;
+  std::string manifest;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir, m.attempt, m.step, m.manifest);
+  }
+};
+
+// Removes these committed steps, and the unfinished saves of attempts before `attempt`.
+struct PruneCheckpoints {
+  uint32_t request = 0;
+  std::string dir;
+  uint32_t attempt = 0;
+  std::vector<uint64_t> steps;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir, m.attempt, m.steps);
+  }
+};
+
+// Writes CKPT_DIR/job.toml, mode 0600.
+struct WriteJobFile {
+  uint32_t request = 0;
+  std::string dir, text;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir, m.text);
+  }
+};
+
+// The job is over: stop what still runs and end.
+struct Goodbye {
+  uint64_t grace_ns = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.grace_ns);
+  }
+};
+
+using ToAgent = std::variant<LauncherHello, Echo, StartAttempt, StopAttempt, Credit, ExchangeResult,
+                             SaveResult, LoadResult, ProbeDirectory, ListCheckpoints,
+                             VerifyCheckpoint, CommitCheckpoint, PruneCheckpoints, WriteJobFile,
+                             Goodbye>;
+
+// ---- wire 1, agent to launcher ----
+
+struct AgentHello {
+  uint32_t protocol = kProtocol;
+  std::string hostname, boot_id;
+  uint32_t cores = 0;
+  uint32_t gpus = 0;
+  uint32_t reserved_port = 0;  // bound for the next attempt's MASTER_PORT, fresh per attempt
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.protocol, m.hostname, m.boot_id, m.cores, m.gpus, m.reserved_port);
+  }
+};
+
+struct Beat {
+  int64_t agent_time = 0;
+  uint32_t attempt = 0;
+  std::vector<RankStep> steps;  // those that changed since the last beat
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.agent_time, m.attempt, m.steps);
+  }
+};
+
+struct WorkerStarted {
+  uint32_t attempt = 0, rank = 0;
+  int32_t pid = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.pid);
+  }
+};
+
+// The main process of a rank ended, or could not be started.
+struct WorkerEnded {
+  uint32_t attempt = 0, rank = 0;
+  int32_t exit_code = 0;    // meaningful when signal is 0
+  int32_t signal = 0;       // 0 if it exited by itself
+  std::string not_started;  // why the program could not run, else empty (exit_code is 126 or 127)
+  bool left_early = false;  // used libhvdcomm and exited 0 without hvd_finalize
+  std::string last_lines;   // the end of its stderr, at most 2 KiB
+  std::vector<RankStep> steps;  // last known of all ranks of this host
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.exit_code, m.signal, m.not_started, m.left_early, m.last_lines, m.steps);
+  }
+};
+
+// No process of the attempt is left on this host, and all of its output was sent.
+struct AttemptStopped {
+  uint32_t attempt = 0;
+  uint32_t reserved_port = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.reserved_port);
+  }
+};
+
+struct Output {
+  uint32_t attempt = 0, rank = 0;
+  Stream stream = Stream::out;
+  std::string bytes;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.stream, m.bytes);
+  }
+};
+
+struct OutputEnd {
+  uint32_t attempt = 0, rank = 0;
+  Stream stream = Stream::out;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.stream);
+  }
+};
+
+struct ExchangeBlob {
+  uint32_t attempt = 0, rank = 0, round = 0;
+  std::string blob;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.round, m.blob);
+  }
+};
+
+// A rank's shard of `step` is on disk, or could not be written.
+struct ShardSaved {
+  uint32_t attempt = 0;
+  uint64_t step = 0;
+  Shard shard;
+  std::string note;   // the program's own words for the manifest: data position, random state
+  std::string error;  // empty: saved
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.step, m.shard, m.note, m.error);
+  }
+};
+
+// A rank loaded its state, whose part that is the same on all ranks has this digest.
+struct StateLoaded {
+  uint32_t attempt = 0, rank = 0;
+  uint64_t step = 0;
+  std::string state_digest;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.step, m.state_digest, m.error);
+  }
+};
+
+// A program's own checkpoint is complete (X_HVD_CHECKPOINT).
+struct ForeignCheckpoint {
+  uint32_t attempt = 0, rank = 0;
+  uint64_t step = 0;
+  std::string path;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.step, m.path);
+  }
+};
+
+// A rank called hvd_abort: it ends with `code`, and its reason is the job's.
+struct WorkerAborted {
+  uint32_t attempt = 0, rank = 0;
+  int32_t code = 0;
+  std::string reason;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.code, m.reason);
+  }
+};
+
+struct DirectoryProbed {
+  uint32_t request = 0;
+  bool seen = false;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.seen, m.error);
+  }
+};
+
+struct CheckpointsListed {
+  uint32_t request = 0;
+  std::vector<ListedCheckpoint> found;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.found, m.error);
+  }
+};
+
+struct CheckpointVerified {
+  uint32_t request = 0;
+  uint64_t step = 0;
+  std::vector<uint32_t> whole;
+  std::vector<ShardDefect> defects;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.step, m.whole, m.defects);
+  }
+};
+
+// A CommitCheckpoint, PruneCheckpoints or WriteJobFile was performed, or not.
+struct Performed {
+  uint32_t request = 0;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.error);
+  }
+};
+
+// Something the user should read, about this host.
+struct AgentNotice {
+  std::string text;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.text);
+  }
+};
+
+using FromAgent = std::variant<AgentHello, Beat, WorkerStarted, WorkerEnded, AttemptStopped, Output,
+                               OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
+                               WorkerAborted, DirectoryProbed, CheckpointsListed,
+                               CheckpointVerified, Performed, AgentNotice>;
+
+// ---- wire 2, worker to agent ----
+
+// First message of a connection. One descriptor travels with it (SCM_RIGHTS): a memfd of
+// sizeof(ProgressPage) bytes that the worker counts in and the agent reads.
+struct Join {
+  uint32_t protocol = kProtocol;
+  uint32_t attempt = 0, rank = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.protocol, m.attempt, m.rank);
+  }
+};
+
+// The worker's collectives are over; an exit with 0 from now on is a clean end.
+struct Finalized {
+  template <class M, class V>
+  static void visit(M&, V& v) {
+    v();
+  }
+};
+
+using FromWorker =
+    std::variant<Join, ExchangeBlob, ShardSaved, StateLoaded, WorkerAborted, Finalized>;
+
+// ---- wire 2, agent to worker ----
+
+struct Welcome {
+  uint32_t attempt = 0, rank = 0, size = 0, local_rank = 0, local_size = 0;
+  std::string data_address, secret;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.size, m.local_rank, m.local_size, m.data_address, m.secret);
+  }
+};
+
+// Rank `rank` is gone: collectives end with an error that names it.
+struct PeerFailed {
+  uint32_t attempt = 0, rank = 0;
+  std::string reason;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.reason);
+  }
+};
+
+using ToWorker = std::variant<Welcome, ExchangeResult, SaveResult, LoadResult, PeerFailed>;
+
+// What a worker counts, in memory shared with its agent: no system call per heartbeat. Both sides
+// use relaxed 64-bit atomics.
+struct ProgressPage {
+  uint64_t step = 0;         // last step given to hvd_heartbeat
+  uint64_t heartbeats = 0;   // calls of hvd_heartbeat
+  uint64_t collectives = 0;  // collectives completed
+};
+
+// One message as a whole frame, ready for the wire.
+std::string to_frame(const ToAgent& message);
+std::string to_frame(const FromAgent& message);
+std::string to_frame(const FromWorker& message);
+std::string to_frame(const ToWorker& message);
+
+// A frame's body as a message, or none if it is not one, whole and exact.
+std::optional<ToAgent> parse_to_agent(std::string_view body);
+std::optional<FromAgent> parse_from_agent(std::string_view body);
+std::optional<FromWorker> parse_from_worker(std::string_view body);
+std::optional<ToWorker> parse_to_worker(std::string_view body);
+
+}  // namespace hvd

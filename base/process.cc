@@ -1,0 +1,251 @@
+#include "base/process.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "base/time.h"
+
+namespace hvd {
+
+namespace {
+
+enum class Stage { none, session, descriptors, workdir, exec };
+
+const char* describe(Stage stage) {
+  switch (stage) {
+    case Stage::session: return "cannot start a session for it";
+    case Stage::descriptors: return "cannot set up its descriptors";
+    case Stage::workdir: return "cannot enter its directory";
+    case Stage::none:
+    case Stage::exec: break;
+  }
+  return "cannot run it";
+}
+
+// What the child tells the parent through the memory they share until exec.
+struct Report {
+  Stage stage = Stage::none;
+  int number = 0;
+};
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  list.reserve(words.size() + 1);
+  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+// The child's side between vfork and exec: system calls only.
+struct ChildSteps {
+  const SpawnSpec& spec;
+  char** argv;
+  char** shell_argv;
+  char** environment;
+  pid_t parent;
+  volatile Report* report;
+
+  [[noreturn]] void fail(Stage stage) const {
+    report->stage = stage;
+    report->number = errno;
+    _exit(127);
+  }
+
+  void place_descriptors() const {
+    const int wanted[3] = {spec.in, spec.out, spec.err};
+    int high[3];
+    // First above 2, so that no source is overwritten before it is used.
+    for (int i = 0; i < 3; ++i) {
+      const int source =
+          wanted[i] >= 0 ? wanted[i] : open("/dev/null", (i == 0 ? O_RDONLY : O_WRONLY) | O_CLOEXEC);
+      high[i] = source < 0 ? -1 : fcntl(source, F_DUPFD_CLOEXEC, 3);
+      if (high[i] < 0) fail(Stage::descriptors);
+    }
+    for (int i = 0; i < 3; ++i) {
+      if (dup2(high[i], i) < 0) fail(Stage::descriptors);
+    }
+    syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
+  }
+
+  static void default_signals() {
+    for (int signal = 1; signal < NSIG; ++signal) std::signal(signal, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+  }
+
+  [[noreturn]] void run() const {
+    if (spec.die_with_parent) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);
+    }
+    if (spec.new_session && setsid() < 0) fail(Stage::session);
+    if (!spec.workdir.empty() && chdir(spec.workdir.c_str()) != 0) fail(Stage::workdir);
+    place_descriptors();
+    default_signals();
+    execve(spec.program.c_str(), argv, environment);
+    // A script without a #! line is run by the shell, as every shell does.
+    if (errno == ENOEXEC) execve("/bin/sh", shell_argv, environment);
+    fail(Stage::exec);
+  }
+};
+
+}  // namespace
+
+SpawnResult spawn(const SpawnSpec& spec) {
+  std::vector<char*> argv = pointers(spec.argv);
+  std::vector<char*> environment = pointers(spec.environment);
+  std::vector<std::string> shell_words = {"sh", spec.program};
+  for (size_t i = 1; i < spec.argv.size(); ++i) shell_words.push_back(spec.argv[i]);
+  std::vector<char*> shell_argv = pointers(shell_words);
+
+  // The child runs on this memory until exec: no handler may run there.
+  sigset_t all, before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
+  volatile Report report{};
+  const ChildSteps steps{spec, argv.data(), shell_argv.data(), environment.data(), getpid(), &report};
+  const pid_t pid = vfork();
+  if (pid == 0) steps.run();
+  const int fork_errno = errno;
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+
+  if (pid < 0) {
+    return SpawnFailure{std::string("cannot start a process: ") + std::strerror(fork_errno), 126};
+  }
+  if (report.stage != Stage::none) {
+    waitpid(pid, nullptr, 0);
+    const int number = report.number;
+    return SpawnFailure{spec.program + ": " + describe(report.stage) +
+                            (report.stage == Stage::workdir ? " " + spec.workdir : "") + ": " +
+                            std::strerror(number),
+                        number == ENOENT && report.stage == Stage::exec ? 127 : 126};
+  }
+  Child child;
+  child.pid = pid;
+  child.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!child.pidfd) {
+    const int number = errno;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return SpawnFailure{std::string("cannot watch a process: ") + std::strerror(number), 126};
+  }
+  return child;
+}
+
+namespace {
+
+// 0 if `path` can be run, else the errno to report.
+int runnable(const std::string& path) {
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0) return errno;
+  if (S_ISDIR(st.st_mode)) return EISDIR;
+  return access(path.c_str(), X_OK) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+std::variant<std::string, SpawnFailure> find_program(const std::string& name,
+                                                     const std::string& path,
+                                                     const std::string& workdir) {
+  const auto failure = [&](int number) {
+    return SpawnFailure{name + ": cannot run it: " + std::strerror(number),
+                        number == ENOENT || number == ENOTDIR ? 127 : 126};
+  };
+  if (name.find('/') != std::string::npos) {
+    const std::string full =
+        name[0] == '/' || workdir.empty() ? name : workdir + "/" + name;
+    const int number = runnable(full);
+    if (number != 0) return failure(number);
+    return full;
+  }
+  int found_but = 0;
+  std::string_view rest = path;
+  while (!name.empty()) {
+    const size_t colon = rest.find(':');
+    std::string folder(rest.substr(0, colon));
+    if (folder.empty() || folder[0] != '/') folder = (workdir.empty() ? "." : workdir) + "/" + folder;
+    const std::string full = folder + "/" + name;
+    const int number = runnable(full);
+    if (number == 0) return full;
+    if (number != ENOENT && number != ENOTDIR && number != EISDIR) found_but = number;
+    if (colon == std::string_view::npos) break;
+    rest.remove_prefix(colon + 1);
+  }
+  if (found_but != 0) return failure(found_but);
+  return SpawnFailure{"'" + name + "' was not found in PATH", 127};
+}
+
+Ending reap(const Child& child) {
+  siginfo_t info{};
+  while (waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info,
+                WEXITED) != 0) {
+    HVD_CHECK(errno == EINTR);
+  }
+  if (info.si_code == CLD_EXITED) return Ending{info.si_status, 0};
+  return Ending{0, info.si_status};
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+namespace {
+
+// Appends the direct children of `pid`, over all of its threads' lists.
+void append_children(pid_t pid, std::vector<pid_t>& out) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
+  const Fd fd(open(path, O_RDONLY | O_CLOEXEC));
+  if (!fd) return;
+  char block[4096];
+  pid_t number = 0;
+  bool digits = false;
+  ssize_t n;
+  while ((n = read(fd.get(), block, sizeof block)) > 0) {
+    for (ssize_t i = 0; i < n; ++i) {
+      if (block[i] >= '0' && block[i] <= '9') {
+        number = number * 10 + (block[i] - '0');
+        digits = true;
+      } else if (digits) {
+        out.push_back(number);
+        number = 0;
+        digits = false;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool kill_all_descendants(int limit_ms) {
+  const Time deadline = now() + std::chrono::milliseconds(limit_ms);
+  // A kill can race with a fork: the walk is repeated until it finds nobody. Children of threads
+  // other than the main one show up here once their parent died and they came to the subreaper.
+  while (true) {
+    std::vector<pid_t> tree;
+    append_children(getpid(), tree);
+    for (size_t i = 0; i < tree.size(); ++i) append_children(tree[i], tree);
+    for (const pid_t pid : tree) kill(pid, SIGKILL);
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    if (waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return true;
+    if (now() >= deadline) return false;
+    const timespec pause{0, 500'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,65 @@
+// Starting a child process and knowing exactly why it could not be started.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fd.h"
+
+namespace hvd {
+
+struct SpawnSpec {
+  std::string program;              // a path; see find_program
+  std::vector<std::string> argv;    // argv[0] included
+  std::vector<std::string> environment;  // NAME=VALUE
+  std::string workdir;              // empty: the parent's
+  int in = -1, out = -1, err = -1;  // descriptors for 0, 1, 2; -1: /dev/null
+  bool new_session = false;
+  bool die_with_parent = false;  // KILL when the thread that spawned it ends
+};
+
+struct Child {
+  pid_t pid = -1;
+  Fd pidfd;  // readable when it ended
+};
+
+// A child that could not be started: which step failed and why. The code is what a shell would
+// give: 127 not found, 126 cannot be run.
+struct SpawnFailure {
+  std::string text;
+  int code = 126;
+};
+
+using SpawnResult = std::variant<Child, SpawnFailure>;
+
+// Starts a child with default signal dispositions, an empty signal mask and no descriptor but
+// 0, 1, 2. Returns once the program runs or could not be run.
+SpawnResult spawn(const SpawnSpec& spec);
+
+// Where `name` is, as a shell finds it: a name with a slash is taken relative to `workdir`, else
+// the folders of `path` (the value of PATH) are searched. The failure is 127 or 126.
+std::variant<std::string, SpawnFailure> find_program(const std::string& name,
+                                                     const std::string& path,
+                                                     const std::string& workdir);
+
+// How a reaped child ended: signal is 0 if it exited by itself.
+struct Ending {
+  int exit_code = 0;
+  int signal = 0;
+};
+
+// Reaps a child whose pidfd is readable.
+Ending reap(const Child& child);
+
+// "SIGKILL", "SIGSEGV", ... or "signal 77".
+std::string signal_name(int signal);
+
+// Sends KILL to every descendant of the calling process, again and again until none is left or
+// `limit_ms` has passed, and reaps them. The caller must be a child subreaper, so that nothing
+// escapes by losing its parent. False if some are still there (in an uninterruptible sleep).
+bool kill_all_descendants(int limit_ms);
+
+}  // namespace hvd

@@ -1,0 +1,41 @@
+// The job, a constant value: everything the user asked for, after command line, [job] table and
+// defaults were put together.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/message.h"
+#include "base/time.h"
+#include "supervisor/host.h"
+
+namespace hvd {
+
+struct Job {
+  std::string id;
+  std::vector<std::string> argv;
+  std::string workdir;
+  Variables forwarded;  // the launcher's environment, filtered
+  Variables set;        // -x, in order
+  std::vector<Host> hosts;
+  uint32_t size = 0;  // ranks
+
+  Duration start_timeout = std::chrono::seconds(60);
+  Duration silence = std::chrono::seconds(10);
+  Duration grace = std::chrono::seconds(30);
+  Duration failure_grace = std::chrono::seconds(3);
+
+  std::string checkpoint_dir;    // absolute, empty: none
+  std::string checkpoint_every;  // handed to the program
+  uint32_t checkpoint_keep = 3;
+
+  std::optional<uint32_t> max_restarts;  // as the user said
+  bool resume = false;                   // must find a checkpoint
+  std::string resume_foreign;            // a program's own checkpoint known from an earlier run
+  uint64_t resume_foreign_step = 0;
+  uint64_t reached_step = 0;  // highest step an earlier run reported
+};
+
+}  // namespace hvd
