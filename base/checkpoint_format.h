@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,13 +46,19 @@ struct NamedArray {
   bool replicated = true;  // the same on every rank
 };
 
-// Writes the arrays as a safetensors file, fsyncs it, and tells its length and digests. `note` and
-// the names of arrays that are not replicated go into the file's metadata. An existing file is
-// replaced. On error nothing may be believed about the file.
+// Bytes of one element of a safetensors dtype, 0 if it is not one.
+uint64_t element_size(std::string_view dtype);
+
+// Writes the arrays as a safetensors file, fsyncs it (not its folder), and tells its length and
+// digests. `note` and the names of arrays that are not replicated go into the file's metadata; they
+// and all names must be UTF-8, names differ, and bytes fit shape and dtype. The state digest covers
+// the replicated arrays and is empty without any. An existing file is replaced. On error no file is
+// left.
 Result<Shard> write_shard(const std::string& path, uint32_t rank, const std::string& note,
                           const std::vector<NamedArray>& arrays);
 
-// A shard in memory, checked: every offset lies inside the data.
+// A shard in memory, checked: every offset lies inside the data, and the data is covered without
+// holes. The arrays stand in the order of their data.
 struct LoadedArray {
   std::string name, dtype;
   std::vector<uint64_t> shape;
@@ -59,7 +66,7 @@ struct LoadedArray {
   bool replicated = true;
 };
 struct LoadedShard {
-  std::string content;
+  std::unique_ptr<char[]> content;  // stays where it is when the shard is moved
   std::string note;
   std::vector<LoadedArray> arrays;
   std::string state_digest;  // as in Shard
@@ -68,22 +75,25 @@ struct LoadedShard {
 // the file and what is wrong.
 Result<LoadedShard> read_shard(const std::string& path, const Shard* expected);
 
-// Compares a shard file's length and digest with `expected`, reading in pieces.
+// Compares a shard file's length and digest with `expected`, reading in pieces. The error names the
+// file and what is wrong.
 Status verify_shard(const std::string& path, const Shard& expected);
 
 struct Manifest {
   std::string job;
   uint32_t attempt = 0;
   uint64_t step = 0;
-  uint32_t size = 0;          // ranks; shards holds each once, by rank
-  std::string note;           // the lowest rank's
+  uint32_t size = 0;  // ranks; shards holds each once, by rank
+  std::string note;   // the lowest rank's
   std::vector<Shard> shards;
-  // True when all ranks reported the same non-empty state digest and no array of their own: then
-  // any shard serves any rank, at any size.
-  bool replicated = false;
+  bool replicated = false;  // serves_any_rank(shards)
 };
 
-// JSON with a digest of its own over everything else.
+// True when all ranks reported the same non-empty state digest and no array of their own: then
+// any shard serves any rank, at any size.
+bool serves_any_rank(const std::vector<Shard>& shards);
+
+// JSON whose last member is a digest of all text before it.
 std::string manifest_text(const Manifest& manifest);
 // The error says what is wrong without naming the file.
 Result<Manifest> parse_manifest(std::string_view text);

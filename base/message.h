@@ -64,9 +64,10 @@ struct Shard {
   uint64_t length = 0;       // bytes of the file
   std::string digest;        // XXH3-128 of the file, 32 hex digits
   std::string state_digest;  // XXH3-128 of the arrays said to be the same on all ranks, or empty
+  bool own_arrays = false;   // also holds arrays that are this rank's own
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.rank, m.length, m.digest, m.state_digest);
+    v(m.rank, m.length, m.digest, m.state_digest, m.own_arrays);
   }
 };
 
@@ -425,10 +426,11 @@ struct DirectoryProbed {
 struct CheckpointsListed {
   uint32_t request = 0;
   std::vector<ListedCheckpoint> found;
+  uint32_t last_draft = 0;  // highest attempt of an unfinished save, 0 if there is none
   std::string error;
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.request, m.found, m.error);
+    v(m.request, m.found, m.last_draft, m.error);
   }
 };
 
