@@ -14,7 +14,8 @@
 namespace hvd {
 
 struct Job {
-  std::string id;
+  std::string id;      // letters, digits and '-'
+  std::string secret;  // random, proves a link between workers to be of this job
   std::vector<std::string> argv;
   std::string workdir;
   Variables forwarded;  // the launcher's environment, filtered
@@ -32,6 +33,7 @@ struct Job {
   uint32_t checkpoint_keep = 3;
 
   std::optional<uint32_t> max_restarts;  // as the user said
+  std::string job_file;                  // text of CKPT_DIR/job.toml
   bool resume = false;                   // must find a checkpoint
   std::string resume_foreign;            // a program's own checkpoint known from an earlier run
   uint64_t resume_foreign_step = 0;

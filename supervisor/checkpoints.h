@@ -1,0 +1,49 @@
+// Which checkpoint to go on from, and which to remove: the decisions, made on what agents list.
+// Pure. Reading, verifying and removing are done by agents.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/checkpoint_format.h"
+#include "base/message.h"
+#include "supervisor/placement.h"
+
+namespace hvd {
+
+// Whether the hosts see one checkpoint folder or each its own.
+enum class FolderKind { shared, separate };
+
+// A committed step that could be resumed, and which host must verify which shards of it.
+struct Candidate {
+  uint64_t step = 0;
+  Manifest manifest;
+  std::map<uint32_t, std::vector<uint32_t>> shards_by_host;
+};
+
+struct Candidates {
+  std::vector<Candidate> usable;     // newest first
+  std::vector<std::string> skipped;  // a sentence for each step that is not whole
+  uint32_t last_attempt = 0;         // highest attempt that ever saved here
+};
+
+// `listings` by host. With a shared folder the first host's listing is the folder's. With separate
+// folders a step is usable only where every host of the placement has the same manifest and the
+// shards that its own ranks will read. `rejected` steps are passed over without a word.
+Candidates find_candidates(const std::map<uint32_t, CheckpointsListed>& listings, FolderKind kind,
+                           const std::vector<Host>& hosts, const Placement& placement,
+                           uint32_t size, const std::set<uint64_t>& rejected);
+
+// Of the steps known, those to remove: all but the newest `keep` (at least two) of `verified`, and
+// never one that has fewer than that many verified steps above it.
+std::vector<uint64_t> steps_to_prune(const std::set<uint64_t>& known,
+                                     const std::set<uint64_t>& verified, uint32_t keep);
+
+// Compares what the ranks loaded. Empty if all are the same; else a sentence that names the ranks
+// that differ from the most common state. `digests` by rank.
+std::string compare_states(const std::vector<std::string>& digests);
+
+}  // namespace hvd

@@ -1,0 +1,596 @@
+#include "supervisor/policy.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "base/process.h"
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr uint32_t kDefaultRestarts = 10;
+constexpr uint32_t kCrashLoop = 3;
+constexpr uint32_t kPoisoned = 2;
+// Output that may be under way from one stream of a rank, and from all of them.
+constexpr uint64_t kStreamCredit = 256 << 10;
+constexpr uint64_t kAllCredit = 64 << 20;
+constexpr uint64_t kLeastCredit = 4 << 10;
+// After a first refusal the other hosts get this long, so that all bad ones are named at once.
+constexpr Duration kNameTheOthers = 2s;
+// Beyond the grace, for the KILL and for the answer to travel.
+constexpr Duration kStopMargin = 10s;
+constexpr Duration kRetryPause = 1s;
+
+bool program_fault(int signal) {
+  return signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS || signal == SIGFPE ||
+         signal == SIGILL;
+}
+
+// The program itself ended the attempt: not a person, the kernel's memory killer or a host.
+bool own_doing(const Cause& cause) {
+  switch (cause.kind) {
+    case Cause::Kind::exited:
+    case Cause::Kind::left_early:
+    case Cause::Kind::aborted: return true;
+    case Cause::Kind::killed: return program_fault(cause.signal);
+    default: return false;
+  }
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of('\n');
+  if (end == std::string::npos) return "";
+  const size_t start = text.rfind('\n', end);
+  return text.substr(start == std::string::npos ? 0 : start + 1, end + 1);
+}
+
+bool same_ending(const Cause& a, const Cause& b) {
+  return a.kind == b.kind && a.code == b.code && a.signal == b.signal &&
+         last_line(a.last_lines) == last_line(b.last_lines);
+}
+
+const char* reason_word(const Cause& cause) {
+  switch (cause.kind) {
+    case Cause::Kind::none: return "";
+    case Cause::Kind::exited:
+    case Cause::Kind::killed:
+    case Cause::Kind::left_early:
+    case Cause::Kind::aborted:
+    case Cause::Kind::not_started: return "worker-failed";
+    case Cause::Kind::agent_ended: return "agent-ended";
+    case Cause::Kind::link_lost: return "link-lost";
+    case Cause::Kind::host_silent: return "host-lost";
+    case Cause::Kind::bad_state: return "bad-state";
+    case Cause::Kind::user:
+    case Cause::Kind::setup: break;
+  }
+  return "other";
+}
+
+}  // namespace
+
+int exit_code_of(const Cause& cause) {
+  switch (cause.kind) {
+    case Cause::Kind::none: return 0;
+    case Cause::Kind::exited:
+    case Cause::Kind::not_started:
+    case Cause::Kind::setup: return cause.code;
+    case Cause::Kind::aborted: return cause.code != 0 ? cause.code & 255 : 1;
+    case Cause::Kind::killed:
+    case Cause::Kind::user: return 128 + cause.signal;
+    case Cause::Kind::left_early: return 1;
+    default: return 70;
+  }
+}
+
+std::string describe_ending(const WorkerEnded& ended, const std::string& rank_name) {
+  if (!ended.not_started.empty()) return rank_name + " could not start: " + ended.not_started;
+  if (ended.signal != 0) return rank_name + " was killed by " + signal_name(ended.signal);
+  if (ended.left_early) {
+    return rank_name + " ended with exit code 0 without hvd_finalize while other ranks ran";
+  }
+  return rank_name + " ended with exit code " + std::to_string(ended.exit_code);
+}
+
+Policy::Policy(const Job& job, Placement placement, uint64_t seed)
+    : job_(job),
+      placement_(std::move(placement)),
+      hosts_(job.hosts.size()),
+      random_(static_cast<uint32_t>(seed)),
+      reached_step_(job.reached_step) {
+  if (!job.resume_foreign.empty()) {
+    foreign_ = ForeignCheckpoint{0, 0, job.resume_foreign_step, job.resume_foreign};
+  }
+}
+
+Actions Policy::start(Time now) {
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (!holds_ranks(host) && !job_.hosts[host].spare) continue;
+    hosts_[host].link = Link::connecting;
+    out_.push_back(Connect{host});
+  }
+  gather(now);
+  return std::exchange(out_, {});
+}
+
+Actions Policy::step(const Event& event, Time now) {
+  if (phase_ != Phase::done) std::visit([&](const auto& e) { on(e, now); }, event);
+  return std::exchange(out_, {});
+}
+
+std::optional<Time> Policy::next_deadline() const {
+  if (phase_ == Phase::done) return std::nullopt;
+  std::optional<Time> next = deadline_;
+  if (phase_ == Phase::gathering) {
+    for (const HostState& host : hosts_) next = earlier(next, host.retry);
+  }
+  return next;
+}
+
+// ---- hosts ----
+
+void Policy::on(const HostUp& event, Time now) {
+  HostState& host = hosts_[event.host];
+  host.link = Link::up;
+  host.hello = event.hello;
+  host.address = event.address;
+  host.active = false;
+  if (phase_ == Phase::gathering) gather_on(now);
+}
+
+void Policy::on(const HostDown& event, Time now) {
+  HostState& host = hosts_[event.host];
+  const bool was_active = host.active;
+  host.link = Link::none;
+  host.active = false;
+  host.last_reason = event.reason;
+  std::erase_if(requests_, [&](const auto& r) { return r.second.host == event.host; });
+  if (!holds_ranks(event.host)) {
+    say(Say::Level::warning, "spare lost: " + event.reason);
+    return;
+  }
+  Cause cause;
+  cause.host = event.host;
+  cause.text = event.reason;
+  cause.kind = event.end == HostEnd::lost     ? Cause::Kind::link_lost
+               : event.end == HostEnd::silent ? Cause::Kind::host_silent
+                                              : Cause::Kind::agent_ended;
+  switch (phase_) {
+    case Phase::gathering:
+      // A spare is tried at once; with none, the host again until the deadline.
+      if (attempts_started_ > 0) say(Say::Level::warning, event.reason);
+      if (!take_spare(event.host)) host.retry = now + kRetryPause;
+      gather_on(now);
+      break;
+    case Phase::preparing:
+    case Phase::running: fail(cause, now); break;
+    case Phase::stopping:
+    case Phase::backing_off:
+      if (event.end != HostEnd::ended) say(Say::Level::warning, event.reason);
+      if (event.end == HostEnd::silent) take_spare(event.host);
+      if (was_active) stopped_all(now);
+      break;
+    case Phase::done: break;
+  }
+}
+
+bool Policy::take_spare(uint32_t lost) {
+  const auto lost_places = std::find_if(placement_.begin(), placement_.end(),
+                                        [&](const HostPlaces& h) { return h.host == lost; });
+  HVD_CHECK(lost_places != placement_.end());
+  std::optional<uint32_t> best;
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (holds_ranks(host) || !job_.hosts[host].spare || hosts_[host].link == Link::none) continue;
+    if (job_.hosts[host].slots < lost_places->places.size()) continue;
+    if (!best || (hosts_[*best].link != Link::up && hosts_[host].link == Link::up)) best = host;
+  }
+  if (!best) return false;
+  say(Say::Level::info, "the spare " + job_.hosts[*best].name + " takes the ranks of " +
+                            job_.hosts[lost].name);
+  placement_ = replace_host(placement_, lost, *best);
+  hosts_[lost].retry.reset();
+  return true;
+}
+
+void Policy::gather(Time now) {
+  phase_ = Phase::gathering;
+  // Channels have the start deadline themselves and give the better reason: this one is behind it.
+  deadline_ = now + job_.start_timeout + kNameTheOthers;
+  first_refusal_ = false;
+  for (const HostPlaces& places : placement_) {
+    HostState& host = hosts_[places.host];
+    host.retry.reset();
+    if (host.link != Link::none) continue;
+    host.link = Link::connecting;
+    out_.push_back(Connect{places.host});
+  }
+  gather_on(now);
+}
+
+void Policy::gather_on(Time now) {
+  bool all_up = true;
+  bool any_connecting = false;
+  bool any_down = false;
+  for (const HostPlaces& places : placement_) {
+    const Link link = hosts_[places.host].link;
+    all_up = all_up && link == Link::up;
+    any_connecting = any_connecting || link == Link::connecting;
+    any_down = any_down || link == Link::none;
+  }
+  if (all_up) return prepare(now);
+  if (attempts_started_ > 0 || !any_down) return;
+  if (!any_connecting) return gather_failed();
+  if (!first_refusal_) deadline_ = std::min(*deadline_, now + kNameTheOthers);
+  first_refusal_ = true;
+}
+
+void Policy::gather_failed() {
+  std::string text;
+  for (const HostPlaces& places : placement_) {
+    const HostState& host = hosts_[places.host];
+    if (host.link == Link::up) continue;
+    std::string why = host.last_reason;
+    if (why.empty() || host.link == Link::connecting) {
+      if (first_refusal_ && attempts_started_ == 0) continue;
+      why = job_.hosts[places.host].name + " did not answer within " +
+            format_duration(job_.start_timeout);
+    }
+    text += (text.empty() ? "" : "\n") + why;
+  }
+  if (attempts_started_ == 0) {
+    cause_ = Cause{};
+    cause_.kind = Cause::Kind::setup;
+    cause_.code = 69;
+    cause_.text = text;
+  } else {
+    say(Say::Level::error, text);
+  }
+  finish_with_cause();
+}
+
+// ---- the life of an attempt ----
+
+void Policy::start_attempt(const Candidate* from) {
+  std::string resume_from;
+  uint64_t resume_step = 0;
+  if (from != nullptr) {
+    resume_from = job_.checkpoint_dir + "/" + step_folder(from->step);
+    resume_step = from->step;
+    verified_.insert(from->step);
+  } else if (foreign_) {
+    resume_from = foreign_->path;
+    resume_step = foreign_->step;
+  }
+  resumed_ = !resume_from.empty();
+  if (resumed_step_ != resume_step) failures_from_checkpoint_ = 0;
+  resumed_step_ = resume_step;
+  ++attempt_;
+  ++attempts_started_;
+  ended_ok_ = 0;
+  exchange_.clear();
+  exchanged_.clear();
+  loaded_.clear();
+  saves_.clear();
+  progressed_ = false;
+  reached_at_start_ = reached_step_;
+  cause_ = Cause{};
+  phase_ = Phase::running;
+  deadline_.reset();
+  for (const HostPlaces& places : placement_) {
+    hosts_[places.host].active = true;
+    send(places.host, make_start(places, resume_from, resume_step));
+  }
+  if (attempts_started_ > 1 || resumed_) {
+    say(Say::Level::info, "attempt " + std::to_string(attempt_) + " goes on from " +
+                              (resumed_ ? "step " + std::to_string(resume_step) : "the beginning"));
+  }
+  previous_size_ = job_.size;
+}
+
+StartAttempt Policy::make_start(const HostPlaces& places, const std::string& from,
+                                uint64_t step) const {
+  const HostState& first = hosts_[placement_.front().host];
+  const Host& host = job_.hosts[places.host];
+  StartAttempt m;
+  m.attempt = attempt_;
+  m.size = job_.size;
+  m.host_rank = places.host_rank;
+  m.host_count = static_cast<uint32_t>(placement_.size());
+  m.previous_size = previous_size_;
+  m.max_restarts = job_.max_restarts.value_or(can_go_on() ? kDefaultRestarts : 0);
+  m.places = places.places;
+  m.argv = job_.argv;
+  m.workdir = host.workdir.empty() ? job_.workdir : host.workdir;
+  m.forwarded = job_.forwarded;
+  m.set = host.env;
+  m.set.insert(m.set.end(), job_.set.begin(), job_.set.end());
+  m.data_address = hosts_[places.host].address;
+  m.master_address = first.address;
+  m.master_port = first.hello.reserved_port;
+  m.secret = job_.secret;
+  m.checkpoint_dir = job_.checkpoint_dir;
+  m.checkpoint_every = job_.checkpoint_every;
+  m.resume_from = from;
+  m.resume_step = step;
+  m.reached_step = reached_step_;
+  m.restart_reason = reason_word(last_failure_);
+  m.credit = std::clamp<uint64_t>(kAllCredit / (2 * job_.size), kLeastCredit, kStreamCredit);
+  return m;
+}
+
+void Policy::on(const AgentSaid& event, Time now) {
+  std::visit([&](const auto& m) { said(event.host, m, now); }, event.message);
+}
+
+void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
+  if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
+  note_steps(m.steps);
+  const bool last = ended_ok_ + 1 == job_.size;
+  const bool good = m.signal == 0 && m.exit_code == 0 && m.not_started.empty() &&
+                    (!m.left_early || last);
+  const std::string text = describe_ending(m, rank_name(m.rank));
+  if (phase_ != Phase::running) {
+    if (!good) say(Say::Level::detail, text + " (a consequence)");
+    return;
+  }
+  if (good) {
+    if (++ended_ok_ == job_.size) stop_attempt(Duration::zero(), now);
+    return;
+  }
+  Cause cause;
+  cause.kind = !m.not_started.empty() ? Cause::Kind::not_started
+               : m.signal != 0        ? Cause::Kind::killed
+               : m.left_early         ? Cause::Kind::left_early
+                                      : Cause::Kind::exited;
+  cause.rank = m.rank;
+  cause.host = host;
+  cause.code = m.exit_code;
+  cause.signal = m.signal;
+  cause.text = text;
+  cause.last_lines = m.last_lines;
+  fail(cause, now);
+}
+
+void Policy::said(uint32_t host, const WorkerAborted& m, Time now) {
+  if (!current(m.attempt) || !is_rank_of(host, m.rank) || phase_ != Phase::running) return;
+  Cause cause;
+  cause.kind = Cause::Kind::aborted;
+  cause.rank = m.rank;
+  cause.host = host;
+  cause.code = m.code;
+  cause.text = rank_name(m.rank) + " called hvd_abort: " + m.reason;
+  fail(cause, now);
+}
+
+void Policy::said(uint32_t host, const AttemptStopped& m, Time now) {
+  if (!current(m.attempt) || !hosts_[host].active) return;
+  hosts_[host].active = false;
+  hosts_[host].hello.reserved_port = m.reserved_port;
+  if (phase_ == Phase::stopping) stopped_all(now);
+}
+
+void Policy::said(uint32_t, const Beat& m, Time) {
+  if (current(m.attempt)) note_steps(m.steps);
+}
+
+void Policy::said(uint32_t host, const ExchangeBlob& m, Time) {
+  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.rank)) return;
+  auto& blobs = exchange_[m.round];
+  blobs.resize(job_.size);
+  blobs[m.rank] = m.blob;
+  auto& given = exchanged_[m.round];
+  given.insert(m.rank);
+  if (given.size() < job_.size) return;
+  send_to_active(ExchangeResult{attempt_, m.round, std::move(blobs)});
+  exchange_.erase(m.round);
+  exchanged_.erase(m.round);
+}
+
+void Policy::said(uint32_t host, const ForeignCheckpoint& m, Time) {
+  if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
+  foreign_ = m;
+  committed_ever_ = true;
+  say(Say::Level::detail, "the program's checkpoint at step " + std::to_string(m.step) + " is " +
+                              m.path);
+}
+
+void Policy::said(uint32_t host, const AgentNotice& m, Time) {
+  say(Say::Level::warning, job_.hosts[host].name + ": " + m.text);
+}
+
+void Policy::note_steps(const std::vector<RankStep>& steps) {
+  for (const RankStep& one : steps) reached_step_ = std::max(reached_step_, one.step);
+  if (reached_step_ <= reached_at_start_ || progressed_) return;
+  progressed_ = true;
+  restarts_ = 0;
+}
+
+// ---- ends ----
+
+void Policy::on(const StopRequested& event, Time now) {
+  const bool again = stop_signal_ != 0;
+  stop_signal_ = event.signal;
+  if (phase_ == Phase::stopping && again) {
+    say(Say::Level::warning, "killing what still runs");
+    return stop_attempt(Duration::zero(), now);
+  }
+  cause_ = Cause{};
+  cause_.kind = Cause::Kind::user;
+  cause_.signal = event.signal;
+  cause_.text = "stopped by " + signal_name(event.signal);
+  if (phase_ == Phase::running || phase_ == Phase::stopping) {
+    say(Say::Level::warning, signal_name(event.signal) + ": stopping all ranks within " +
+                                 format_duration(job_.grace) + ", once more kills them now");
+    return stop_attempt(job_.grace, now);
+  }
+  finish_with_cause();
+}
+
+void Policy::fail(Cause cause, Time now) {
+  say(Say::Level::error, cause.text);
+  cause_ = std::move(cause);
+  if (cause_.kind == Cause::Kind::host_silent) take_spare(*cause_.host);
+  stop_attempt(job_.failure_grace, now);
+}
+
+void Policy::stop_attempt(Duration grace, Time now) {
+  phase_ = Phase::stopping;
+  deadline_ = now + grace + kStopMargin;
+  StopAttempt stop;
+  stop.attempt = attempt_;
+  stop.grace_ns = static_cast<uint64_t>(grace.count());
+  stop.failed = cause_.rank.has_value();
+  stop.failed_rank = cause_.rank.value_or(0);
+  stop.reason = cause_.text;
+  send_to_active(stop);
+  stopped_all(now);
+}
+
+void Policy::stopped_all(Time now) {
+  for (const HostState& host : hosts_) {
+    if (host.active) return;
+  }
+  deadline_.reset();
+  if (cause_.kind == Cause::Kind::none || cause_.kind == Cause::Kind::user) {
+    return finish_with_cause();
+  }
+  std::string why_not;
+  const bool go_on = may_go_on(why_not);
+  last_failure_ = cause_;
+  if (go_on) return relaunch(now);
+  if (!why_not.empty()) say(Say::Level::error, why_not);
+  finish_with_cause();
+}
+
+bool Policy::can_go_on() const {
+  return !job_.checkpoint_dir.empty() || job_.resume || committed_ever_;
+}
+
+bool Policy::may_go_on(std::string& why_not) {
+  if (cause_.kind == Cause::Kind::not_started || cause_.kind == Cause::Kind::setup) return false;
+  same_endings_ = !progressed_ && own_doing(cause_) && same_ending(cause_, last_failure_)
+                      ? same_endings_ + 1
+                      : 1;
+  const uint32_t limit = job_.max_restarts.value_or(can_go_on() ? kDefaultRestarts : 0);
+  if (limit == 0) return false;
+  if (same_endings_ >= kCrashLoop && !job_.max_restarts) {
+    why_not = "the same failure " + std::to_string(kCrashLoop) +
+              " times in a row without progress: another try would end the same way";
+    return false;
+  }
+  if (resumed_ && !progressed_ && own_doing(cause_) && ++failures_from_checkpoint_ >= kPoisoned) {
+    rejected_.insert(resumed_step_);
+    say(Say::Level::warning, "checkpoint " + step_folder(resumed_step_) +
+                                 " is set aside: the program failed " + std::to_string(kPoisoned) +
+                                 " times right after reading it");
+  }
+  if (cause_.kind == Cause::Kind::link_lost) return true;
+  if (restarts_ >= limit) {
+    why_not = "the restart budget of " + std::to_string(limit) + " is used up without progress";
+    cause_.kind = Cause::Kind::agent_ended;  // ends with 70, whatever the last code was
+    return false;
+  }
+  ++restarts_;
+  return true;
+}
+
+void Policy::relaunch(Time now) {
+  Duration pause = Duration::zero();
+  if (restarts_ > 1) {
+    const double longest = std::min(60.0, static_cast<double>(1u << std::min(restarts_ - 2, 6u)));
+    const double share = 0.5 + 0.5 * std::uniform_real_distribution<>(0, 1)(random_);
+    pause = Duration(static_cast<int64_t>(longest * share * 1e9));
+  }
+  if (pause == Duration::zero()) return gather(now);
+  say(Say::Level::info, "restart " + std::to_string(restarts_) + " in " + format_duration(pause));
+  phase_ = Phase::backing_off;
+  deadline_ = now + pause;
+}
+
+void Policy::on(const Tick&, Time now) {
+  for (uint32_t host = 0; host < hosts_.size() && phase_ == Phase::gathering; ++host) {
+    if (!hosts_[host].retry || *hosts_[host].retry > now) continue;
+    hosts_[host].retry.reset();
+    if (hosts_[host].link != Link::none || attempts_started_ == 0) continue;
+    hosts_[host].link = Link::connecting;
+    out_.push_back(Connect{host});
+  }
+  if (!deadline_ || *deadline_ > now) return;
+  deadline_.reset();
+  switch (phase_) {
+    case Phase::gathering: return gather_failed();
+    case Phase::preparing: return prepare_late(now);
+    case Phase::backing_off: return gather(now);
+    case Phase::stopping: return drop_unstopped(now);
+    case Phase::running:
+    case Phase::done: HVD_CHECK(false);
+  }
+}
+
+// Agents that did not stop their ranks in time are cut off: their lease ends what runs there.
+void Policy::drop_unstopped(Time now) {
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (!hosts_[host].active) continue;
+    say(Say::Level::error, job_.hosts[host].name + " did not stop its ranks in time: cut off");
+    hosts_[host].active = false;
+    hosts_[host].link = Link::none;
+    out_.push_back(Drop{host});
+  }
+  stopped_all(now);
+}
+
+void Policy::finish_with_cause() {
+  phase_ = Phase::done;
+  Finish finish;
+  finish.code = exit_code_of(cause_);
+  finish.from_worker = cause_.kind == Cause::Kind::exited || cause_.kind == Cause::Kind::killed ||
+                       cause_.kind == Cause::Kind::aborted;
+  finish.cause = cause_;
+  finish.attempts = attempts_started_;
+  if (!verified_.empty()) finish.newest_step = *verified_.rbegin();
+  finish.reached_step = reached_step_;
+  out_.push_back(std::move(finish));
+}
+
+// ---- small helpers ----
+
+bool Policy::holds_ranks(uint32_t host) const {
+  return std::any_of(placement_.begin(), placement_.end(),
+                     [&](const HostPlaces& p) { return p.host == host; });
+}
+
+uint32_t Policy::host_of(uint32_t rank) const {
+  for (const HostPlaces& places : placement_) {
+    for (const Place& place : places.places) {
+      if (place.rank == rank) return places.host;
+    }
+  }
+  HVD_CHECK(false);
+}
+
+bool Policy::is_rank_of(uint32_t host, uint32_t rank) const {
+  return rank < job_.size && host_of(rank) == host;
+}
+
+std::string Policy::rank_name(uint32_t rank) const {
+  return "rank " + std::to_string(rank) + " on " + job_.hosts[host_of(rank)].name;
+}
+
+void Policy::send(uint32_t host, ToAgent message) {
+  out_.push_back(Send{host, std::move(message)});
+}
+
+void Policy::send_to_active(const ToAgent& message) {
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (hosts_[host].active && hosts_[host].link == Link::up) send(host, message);
+  }
+}
+
+void Policy::say(Say::Level level, std::string text) {
+  out_.push_back(Say{level, std::move(text)});
+}
+
+}  // namespace hvd

@@ -1,0 +1,295 @@
+// The failure policy: everything that is decided during a job. Pure: events and the time go in,
+// actions come out; no I/O, no clock, no globals. The loop (launcher/launch) performs the actions.
+//
+// One attempt is one life of all ranks. The phases, and what moves between them:
+//
+//   gathering   hosts that hold ranks are being connected. All up -> preparing. One refused or lost
+//               -> a spare takes its ranks, or it is tried again until the start deadline, or the
+//               job ends (69 in the first attempt, 70 later).
+//   preparing   with a checkpoint folder: probe who sees it, list what is there, verify the newest
+//               candidate; a bad one is skipped by name and the one before is verified. Then every
+//               agent is sent StartAttempt -> running.
+//   running     ranks work. The last rank ended with 0 -> stopping without a cause. The first
+//               abnormal end of a rank, a host's end or the user's request -> stopping with that
+//               cause; what follows is a consequence.
+//   stopping    agents were told to stop the attempt. All answered AttemptStopped or are gone ->
+//               the job goes on (-> backing_off) or ends (-> done). An agent that does not answer
+//               within grace and margin is dropped.
+//   backing_off a pause before the next attempt, none before the first relaunch -> gathering.
+//   done        Finish was given; every event is ignored.
+//
+// Events that carry another attempt than the current one are old news and dropped. A host's end is
+// handled in every phase. Requests to agents are numbered; an answer to no open request is dropped.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/message.h"
+#include "base/time.h"
+#include "supervisor/checkpoints.h"
+#include "supervisor/job.h"
+#include "supervisor/placement.h"
+
+namespace hvd {
+
+// ---- events ----
+
+// A host's agent answered: it can be given ranks.
+struct HostUp {
+  uint32_t host = 0;
+  AgentHello hello;
+  std::string address;  // for links between workers
+};
+
+enum class HostEnd {
+  refused,  // never came up
+  ended,    // its agent ended, over a living connection: nothing of the job is left there
+  lost,     // the connection broke
+  silent,   // not heard for the silence limit
+};
+
+struct HostDown {
+  uint32_t host = 0;
+  HostEnd end = HostEnd::refused;
+  std::string reason;  // a sentence that names the host
+};
+
+struct AgentSaid {
+  uint32_t host = 0;
+  FromAgent message;
+};
+
+// INT, TERM or HUP at the launcher.
+struct StopRequested {
+  int signal = 0;
+};
+
+// Only time has passed.
+struct Tick {};
+
+using Event = std::variant<HostUp, HostDown, AgentSaid, StopRequested, Tick>;
+
+// ---- actions ----
+
+// Opens a channel to the host and starts its agent. Answered by HostUp or HostDown.
+struct Connect {
+  uint32_t host = 0;
+};
+
+// Closes the channel at once.
+struct Drop {
+  uint32_t host = 0;
+};
+
+struct Send {
+  uint32_t host = 0;
+  ToAgent message;
+};
+
+// A line for the user. Details are shown with -v only.
+struct Say {
+  enum class Level { detail, info, warning, error } level = Level::info;
+  std::string text;
+};
+
+// Why an attempt or the job ended, for the report.
+struct Cause {
+  enum class Kind {
+    none,
+    exited,       // a rank ended with a code other than 0
+    killed,       // a rank was ended by a signal
+    not_started,  // the program could not be run
+    left_early,   // a rank on libhvdcomm ended with 0 while others ran
+    aborted,      // a rank called hvd_abort
+    agent_ended,
+    link_lost,
+    host_silent,
+    bad_state,  // the ranks did not load the same state
+    user,
+    setup,  // a checkpoint folder or hosts that cannot be used
+  } kind = Kind::none;
+  std::optional<uint32_t> rank;
+  std::optional<uint32_t> host;
+  int code = 0;    // exit code
+  int signal = 0;
+  std::string text;        // a sentence
+  std::string last_lines;  // of the rank's stderr
+};
+
+// The job is over. Output still on its way is printed first.
+struct Finish {
+  int code = 0;
+  bool from_worker = false;  // the code is a worker's own
+  Cause cause;
+  uint32_t attempts = 0;
+  std::optional<uint64_t> newest_step;
+  uint64_t reached_step = 0;
+};
+
+using Action = std::variant<Connect, Drop, Send, Say, Finish>;
+using Actions = std::vector<Action>;
+
+class Policy {
+ public:
+  // `job` must outlive the policy. `seed` feeds the back-off's jitter.
+  Policy(const Job& job, Placement placement, uint64_t seed);
+
+  // The first actions: connect to every host.
+  Actions start(Time now);
+  Actions step(const Event& event, Time now);
+  // When a Tick is due, if nothing else happens.
+  std::optional<Time> next_deadline() const;
+
+  uint32_t attempt() const { return attempt_; }
+  uint64_t reached_step() const { return reached_step_; }
+  const std::optional<ForeignCheckpoint>& foreign() const { return foreign_; }
+  // The host of a rank in the current attempt.
+  uint32_t host_of(uint32_t rank) const;
+
+ private:
+  enum class Phase { gathering, preparing, running, stopping, backing_off, done };
+  enum class Link { none, connecting, up };
+  enum class Request { probe_write, probe_seen, probe_remove, list, verify, commit, other };
+
+  struct HostState {
+    Link link = Link::none;
+    AgentHello hello;
+    std::string address;
+    bool active = false;         // has been given the current attempt
+    std::optional<Time> retry;   // when to connect again
+    std::string last_reason;     // of its last end
+  };
+
+  struct OpenRequest {
+    Request kind;
+    uint32_t host;
+    uint64_t step;
+  };
+
+  // A save of one step, while ranks report their shards.
+  struct Save {
+    std::vector<Shard> shards;  // by rank, digest empty until reported
+    uint32_t reported = 0;
+    std::string note, error;
+    uint32_t commits_open = 0;
+  };
+
+  void on(const HostUp& event, Time now);
+  void on(const HostDown& event, Time now);
+  void on(const AgentSaid& event, Time now);
+  void on(const StopRequested& event, Time now);
+  void on(const Tick& event, Time now);
+
+  void said(uint32_t host, const WorkerEnded& m, Time now);
+  void said(uint32_t host, const AttemptStopped& m, Time now);
+  void said(uint32_t host, const Beat& m, Time now);
+  void said(uint32_t host, const ExchangeBlob& m, Time now);
+  void said(uint32_t host, const ShardSaved& m, Time now);
+  void said(uint32_t host, const StateLoaded& m, Time now);
+  void said(uint32_t host, const ForeignCheckpoint& m, Time now);
+  void said(uint32_t host, const WorkerAborted& m, Time now);
+  void said(uint32_t host, const DirectoryProbed& m, Time now);
+  void said(uint32_t host, const CheckpointsListed& m, Time now);
+  void said(uint32_t host, const CheckpointVerified& m, Time now);
+  void said(uint32_t host, const Performed& m, Time now);
+  void said(uint32_t host, const AgentNotice& m, Time now);
+  template <class Other>
+  void said(uint32_t, const Other&, Time) {}
+
+  void gather(Time now);
+  void gather_on(Time now);
+  void gather_failed();
+  bool take_spare(uint32_t lost);
+  void prepare(Time now);
+  void prepare_late(Time now);
+  void setup_failed(const std::string& text, Time now, int first_code = 2);
+  void list_checkpoints();
+  void verify_newest(Time now);
+  void probe_done(Time now);
+  void go(const Candidate* from);
+  void start_attempt(const Candidate* from);
+  StartAttempt make_start(const HostPlaces& host, const std::string& from, uint64_t step) const;
+
+  void fail(Cause cause, Time now);
+  void stop_attempt(Duration grace, Time now);
+  void stopped_all(Time now);
+  bool may_go_on(std::string& why_not);
+  void relaunch(Time now);
+  void drop_unstopped(Time now);
+  void finish_with_cause();
+
+  void note_steps(const std::vector<RankStep>& steps);
+  void commit(uint64_t step, Save& save);
+  void save_done(uint64_t step, Save& save);
+  void prune();
+
+  bool current(uint32_t attempt) const { return attempt == attempt_; }
+  bool is_rank_of(uint32_t host, uint32_t rank) const;
+  bool holds_ranks(uint32_t host) const;
+  uint32_t ask(uint32_t host, Request kind, uint64_t step);
+  std::optional<OpenRequest> take_request(uint32_t request, uint32_t host);
+  uint32_t open_requests(Request kind) const;
+  void send(uint32_t host, ToAgent message);
+  void send_to_active(const ToAgent& message);
+  void say(Say::Level level, std::string text);
+  std::string rank_name(uint32_t rank) const;
+  bool can_go_on() const;
+
+  const Job& job_;
+  Placement placement_;
+  std::vector<HostState> hosts_;
+  std::minstd_rand random_;
+  Actions out_;
+
+  Phase phase_ = Phase::gathering;
+  std::optional<Time> deadline_;    // of the phase
+  uint32_t attempt_ = 0;            // current, or the last one started
+  uint32_t attempts_started_ = 0;   // in this run
+  bool first_refusal_ = false;
+  Cause cause_;                     // of the stop under way
+  Cause last_failure_;
+  int stop_signal_ = 0;
+  uint32_t previous_size_ = 0;
+
+  uint32_t ended_ok_ = 0;
+  std::map<uint32_t, std::vector<std::string>> exchange_;  // by round, blobs by rank
+  std::map<uint32_t, std::set<uint32_t>> exchanged_;       // ranks that gave theirs
+  std::map<uint32_t, StateLoaded> loaded_;                 // by rank
+  std::map<uint64_t, Save> saves_;
+
+  uint32_t next_request_ = 1;
+  std::map<uint32_t, OpenRequest> requests_;
+  std::string nonce_;
+  FolderKind folder_ = FolderKind::shared;
+  std::vector<std::pair<uint32_t, bool>> seen_by_;
+  std::map<uint32_t, CheckpointsListed> listings_;
+  std::vector<Candidate> candidates_;
+  std::vector<ShardDefect> defects_;
+  std::set<uint64_t> known_, verified_, rejected_;
+  uint64_t resumed_step_ = 0;
+  bool resumed_ = false;
+  bool committed_ever_ = false;
+  uint32_t failures_from_checkpoint_ = 0;
+  std::optional<ForeignCheckpoint> foreign_;
+
+  uint64_t reached_step_ = 0;
+  uint64_t reached_at_start_ = 0;
+  bool progressed_ = false;         // in this attempt
+  uint32_t restarts_ = 0;           // without progress, against the budget
+  uint32_t same_endings_ = 0;       // attempts in a row that ended the same way
+};
+
+// Exit code of a job that ends by this cause.
+int exit_code_of(const Cause& cause);
+
+// "rank 3 on h1 was killed by SIGKILL", for people.
+std::string describe_ending(const WorkerEnded& ended, const std::string& rank_name);
+
+}  // namespace hvd

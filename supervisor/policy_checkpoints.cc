@@ -1,0 +1,301 @@
+// The policy's part about checkpoints: preparing an attempt (who sees the folder, what is there,
+// what is whole), saves while ranks run, and the comparison of what the ranks loaded.
+#include <algorithm>
+
+#include "supervisor/policy.h"
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+// Verifying reads all shards: at 200 MB/s this is about 350 GB a host.
+constexpr Duration kPrepareLimit = 30min;
+constexpr int kNothingToResume = 3;
+}  // namespace
+
+uint32_t Policy::ask(uint32_t host, Request kind, uint64_t step) {
+  const uint32_t id = next_request_++;
+  requests_[id] = OpenRequest{kind, host, step};
+  return id;
+}
+
+std::optional<Policy::OpenRequest> Policy::take_request(uint32_t request, uint32_t host) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end() || found->second.host != host) return std::nullopt;
+  const OpenRequest open = found->second;
+  requests_.erase(found);
+  return open;
+}
+
+uint32_t Policy::open_requests(Request kind) const {
+  return static_cast<uint32_t>(std::count_if(requests_.begin(), requests_.end(), [&](const auto& r) {
+    return r.second.kind == kind;
+  }));
+}
+
+// ---- preparing ----
+
+void Policy::prepare(Time now) {
+  if (job_.checkpoint_dir.empty()) return start_attempt(nullptr);
+  phase_ = Phase::preparing;
+  deadline_ = now + kPrepareLimit;
+  requests_.clear();
+  seen_by_.clear();
+  nonce_ = ".hvdlaunch-" + job_.id + "-" + std::to_string(next_request_);
+  const uint32_t first = placement_.front().host;
+  send(first, ProbeDirectory{ask(first, Request::probe_write, 0), job_.checkpoint_dir, nonce_, true,
+                             false});
+}
+
+void Policy::prepare_late(Time now) {
+  setup_failed("the agents did not answer about " + job_.checkpoint_dir + " within " +
+                   format_duration(kPrepareLimit),
+               now);
+}
+
+// A folder that cannot be used is the user's to mend: no other attempt would go better.
+void Policy::setup_failed(const std::string& text, Time now, int first_code) {
+  Cause cause;
+  cause.kind = Cause::Kind::setup;
+  cause.code = attempts_started_ == 0 ? first_code : 70;
+  cause.text = text;
+  fail(cause, now);
+}
+
+void Policy::said(uint32_t host, const DirectoryProbed& m, Time now) {
+  const auto request = take_request(m.request, host);
+  if (!request || phase_ != Phase::preparing) return;
+  if (request->kind == Request::probe_write) {
+    if (!m.error.empty()) {
+      return setup_failed("the checkpoint directory cannot be used on " + job_.hosts[host].name +
+                              ": " + m.error,
+                          now);
+    }
+    for (const HostPlaces& places : placement_) {
+      if (places.host == host) continue;
+      send(places.host, ProbeDirectory{ask(places.host, Request::probe_seen, 0),
+                                       job_.checkpoint_dir, nonce_, false, false});
+    }
+  } else if (request->kind == Request::probe_seen) {
+    seen_by_.emplace_back(host, m.seen);
+  } else {
+    return;
+  }
+  if (open_requests(Request::probe_seen) == 0) probe_done(now);
+}
+
+void Policy::probe_done(Time now) {
+  const uint32_t first = placement_.front().host;
+  send(first, ProbeDirectory{ask(first, Request::probe_remove, 0), job_.checkpoint_dir, nonce_,
+                             false, true});
+  std::string seeing = job_.hosts[first].name;
+  std::string blind;
+  for (const auto& [host, seen] : seen_by_) {
+    std::string& names = seen ? seeing : blind;
+    names += (names.empty() ? "" : ", ") + job_.hosts[host].name;
+  }
+  const size_t blind_count =
+      static_cast<size_t>(std::count_if(seen_by_.begin(), seen_by_.end(),
+                                        [](const auto& s) { return !s.second; }));
+  if (blind_count > 0 && blind_count < seen_by_.size()) {
+    return setup_failed(job_.checkpoint_dir + " is one folder on " + seeing + " and another on " +
+                            blind + ": it must be shared by all hosts or private to each",
+                        now);
+  }
+  folder_ = blind_count == 0 ? FolderKind::shared : FolderKind::separate;
+  list_checkpoints();
+}
+
+void Policy::list_checkpoints() {
+  listings_.clear();
+  for (const HostPlaces& places : placement_) {
+    send(places.host,
+         ListCheckpoints{ask(places.host, Request::list, 0), job_.checkpoint_dir});
+    if (folder_ == FolderKind::shared) break;
+  }
+}
+
+void Policy::said(uint32_t host, const CheckpointsListed& m, Time now) {
+  if (!take_request(m.request, host) || phase_ != Phase::preparing) return;
+  if (!m.error.empty()) {
+    return setup_failed("the checkpoint directory cannot be listed on " + job_.hosts[host].name +
+                            ": " + m.error,
+                        now);
+  }
+  listings_[host] = m;
+  if (open_requests(Request::list) > 0) return;
+  Candidates found =
+      find_candidates(listings_, folder_, job_.hosts, placement_, job_.size, rejected_);
+  for (const std::string& text : found.skipped) say(Say::Level::warning, text);
+  // Attempts are numbered on over all runs, so that no unfinished save of an earlier run can be
+  // taken for one of this.
+  attempt_ = std::max(attempt_, found.last_attempt);
+  candidates_ = std::move(found.usable);
+  for (const Candidate& one : candidates_) known_.insert(one.step);
+  verify_newest(now);
+}
+
+void Policy::verify_newest(Time now) {
+  defects_.clear();
+  const bool foreign_is_newer =
+      foreign_ && (candidates_.empty() || foreign_->step > candidates_.front().step);
+  if (candidates_.empty() && !foreign_) {
+    if (job_.resume && attempts_started_ == 0) {
+      setup_failed("there is no whole checkpoint in " + job_.checkpoint_dir, now, kNothingToResume);
+      return;
+    }
+    if (!verified_.empty()) {
+      setup_failed("no whole checkpoint is left in " + job_.checkpoint_dir +
+                       " for the hosts that hold ranks now; not starting from the beginning",
+                   now);
+      return;
+    }
+  }
+  if (candidates_.empty() || foreign_is_newer) return go(nullptr);
+  const Candidate& newest = candidates_.front();
+  for (const auto& [host, shards] : newest.shards_by_host) {
+    send(host, VerifyCheckpoint{ask(host, Request::verify, newest.step), job_.checkpoint_dir,
+                                newest.step, shards});
+  }
+}
+
+void Policy::said(uint32_t host, const CheckpointVerified& m, Time now) {
+  if (!take_request(m.request, host) || phase_ != Phase::preparing) return;
+  HVD_CHECK(!candidates_.empty());
+  defects_.insert(defects_.end(), m.defects.begin(), m.defects.end());
+  const std::vector<uint32_t>& asked = candidates_.front().shards_by_host[host];
+  if (m.defects.empty() && m.whole.size() < asked.size()) {
+    defects_.push_back({asked.front(), job_.hosts[host].name + " could not verify its shards"});
+  }
+  if (open_requests(Request::verify) > 0) return;
+  if (defects_.empty()) return go(&candidates_.front());
+  for (const ShardDefect& defect : defects_) {
+    say(Say::Level::warning, "checkpoint " + step_folder(candidates_.front().step) +
+                                 " is skipped: " + defect.text);
+  }
+  known_.erase(candidates_.front().step);
+  candidates_.erase(candidates_.begin());
+  verify_newest(now);
+}
+
+// Starts the attempt and puts the folder in order behind it.
+void Policy::go(const Candidate* from) {
+  start_attempt(from);
+  for (const HostPlaces& places : placement_) {
+    send(places.host, WriteJobFile{ask(places.host, Request::other, 0), job_.checkpoint_dir,
+                                   job_.job_file});
+    send(places.host, PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir,
+                                       attempt_, {}});
+    if (folder_ == FolderKind::shared) break;
+  }
+}
+
+// ---- saves ----
+
+void Policy::said(uint32_t host, const ShardSaved& m, Time) {
+  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.shard.rank)) return;
+  Save& save = saves_[m.step];
+  save.shards.resize(job_.size);
+  Shard& shard = save.shards[m.shard.rank];
+  if (!shard.digest.empty()) return;
+  shard = m.shard;
+  if (shard.digest.empty()) shard.digest = "none";
+  if (!m.error.empty() && save.error.empty()) {
+    save.error = rank_name(m.shard.rank) + ": " + m.error;
+  }
+  if (m.shard.rank == 0) save.note = m.note;
+  if (++save.reported == job_.size) commit(m.step, save);
+}
+
+void Policy::commit(uint64_t step, Save& save) {
+  if (!save.error.empty()) return save_done(step, save);
+  Manifest manifest;
+  manifest.job = job_.id;
+  manifest.attempt = attempt_;
+  manifest.step = step;
+  manifest.size = job_.size;
+  manifest.note = save.note;
+  manifest.shards = save.shards;
+  const std::string& state = save.shards.front().state_digest;
+  manifest.replicated =
+      !state.empty() && std::all_of(save.shards.begin(), save.shards.end(), [&](const Shard& s) {
+        return s.state_digest == state;
+      });
+  const std::string text = manifest_text(manifest);
+  for (const HostPlaces& places : placement_) {
+    ++save.commits_open;
+    send(places.host, CommitCheckpoint{ask(places.host, Request::commit, step), job_.checkpoint_dir,
+                                       attempt_, step, text});
+    if (folder_ == FolderKind::shared) break;
+  }
+}
+
+void Policy::said(uint32_t host, const Performed& m, Time) {
+  const auto request = take_request(m.request, host);
+  if (!request) return;
+  if (request->kind != Request::commit) {
+    if (!m.error.empty()) say(Say::Level::warning, job_.hosts[host].name + ": " + m.error);
+    return;
+  }
+  const auto found = saves_.find(request->step);
+  if (found == saves_.end()) return;
+  Save& save = found->second;
+  if (!m.error.empty() && save.error.empty()) save.error = job_.hosts[host].name + ": " + m.error;
+  if (--save.commits_open == 0) save_done(request->step, save);
+}
+
+void Policy::save_done(uint64_t step, Save& save) {
+  send_to_active(SaveResult{attempt_, step, save.error});
+  if (save.error.empty()) {
+    say(Say::Level::detail, "checkpoint of step " + std::to_string(step) + " is committed");
+    known_.insert(step);
+    verified_.insert(step);
+    rejected_.erase(step);
+    committed_ever_ = true;
+    prune();
+  } else {
+    say(Say::Level::warning,
+        "the checkpoint of step " + std::to_string(step) + " was not saved: " + save.error);
+  }
+  saves_.erase(step);
+}
+
+void Policy::prune() {
+  const std::vector<uint64_t> steps = steps_to_prune(known_, verified_, job_.checkpoint_keep);
+  if (steps.empty()) return;
+  for (const uint64_t step : steps) {
+    known_.erase(step);
+    verified_.erase(step);
+  }
+  for (const HostPlaces& places : placement_) {
+    send(places.host, PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, 0,
+                                       steps});
+    if (folder_ == FolderKind::shared) break;
+  }
+}
+
+// ---- loads ----
+
+void Policy::said(uint32_t host, const StateLoaded& m, Time now) {
+  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.rank)) return;
+  loaded_[m.rank] = m;
+  if (loaded_.size() < job_.size) return;
+  std::string error;
+  std::vector<std::string> digests;
+  for (const auto& [rank, loaded] : loaded_) {
+    if (!loaded.error.empty() && error.empty()) error = rank_name(rank) + ": " + loaded.error;
+    digests.push_back(loaded.state_digest);
+  }
+  if (error.empty()) error = compare_states(digests);
+  loaded_.clear();
+  send_to_active(LoadResult{attempt_, error});
+  if (error.empty()) return;
+  rejected_.insert(resumed_step_);
+  Cause cause;
+  cause.kind = Cause::Kind::bad_state;
+  cause.text = "checkpoint " + step_folder(resumed_step_) + " cannot be used: " + error;
+  fail(cause, now);
+}
+
+}  // namespace hvd
