@@ -1,0 +1,94 @@
+#!/usr/bin/python3
+"""Who may include whom: the rooms of the house, and the one door per library.
+
+A room is a folder; a file belongs to the innermost room that holds it. Prints every include that
+breaks a rule, and ends with 1 if there was one.
+"""
+
+import os
+import re
+import sys
+
+TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+# Room: the rooms it may include beside itself.
+ALLOWED = {
+    "cli": {"launcher", "supervisor", "supervisor/agent", "base"},
+    "launcher": {"supervisor", "base"},
+    "supervisor": {"base"},
+    "supervisor/agent": {"base"},
+    "comm": {"base"},
+    "base": set(),
+    "examples": {"comm"},
+}
+
+# What the launcher's and the workers' sides of base may not mix: comm takes these files only.
+COMM_FROM_BASE = {"error", "time", "fd", "codec", "frame", "message", "poller", "checkpoint_format"}
+
+# Library header (a pattern): the files, without ending, that are its door.
+DOORS = {
+    r"CLI/": r"cli/options.*",
+    r"toml\+\+/|toml\.hpp": r"launcher/hosts.*|base/run_file.*",
+    r"libssh/": r"launcher/ssh_.*|launcher/gss_stubs",
+    r"event2/": r"base/http.*",
+    r"pmix": r"supervisor/agent/pmix.*",
+    r"nvml": r"supervisor/agent/nvml.*",
+    r"nccl|cuda": r"comm/nccl_.*",
+    r"mpi\.h": r"comm/mpi_.*",
+    r"xxhash": r"base/checkpoint_format.*",
+}
+
+# The pure core: no I/O and no clock.
+PURE_ROOM = "supervisor"
+IMPURE = re.compile(r"sys/|unistd|fcntl|poll|signal|netdb|arpa/|netinet/|fstream|iostream|cstdio|"
+                    r"filesystem|thread|mutex|pthread|base/(fd|poller)\.h")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
+
+
+def room_of(path):
+    rooms = [r for r in ALLOWED if path.startswith(r + "/")]
+    return max(rooms, key=len, default=None)
+
+
+def matches(table, name):
+    return [door for header, door in table.items() if re.match(header, name)]
+
+
+def faults_of(path, text):
+    room = room_of(path)
+    stem = os.path.splitext(path)[0]
+    for mark, name in INCLUDE.findall(text):
+        target = room_of(name)
+        if mark == '"' and target is not None and target != room and target not in ALLOWED[room]:
+            yield f"{path}: {room} may not include {name}"
+        if room == "comm" and target == "base":
+            if os.path.splitext(os.path.basename(name))[0] not in COMM_FROM_BASE:
+                yield f"{path}: comm may not include {name}"
+        if room == PURE_ROOM and IMPURE.match(name):
+            yield f"{path}: {PURE_ROOM} is pure and may not include {name}"
+        for door in matches(DOORS, name):
+            if not re.fullmatch(door, stem):
+                yield f"{path}: {name} is included through {door} only"
+
+
+def sources():
+    for room in ALLOWED:
+        for folder, _, names in os.walk(os.path.join(TREE, room)):
+            for name in names:
+                path = os.path.relpath(os.path.join(folder, name), TREE)
+                if name.endswith((".cc", ".h", ".cu", ".hpp")) and room_of(path) == room:
+                    yield path
+
+
+def main():
+    files = sorted(sources())
+    faults = []
+    for path in files:
+        with open(os.path.join(TREE, path), encoding="utf-8") as f:
+            faults += faults_of(path, f.read())
+    print("\n".join(faults) if faults else f"rooms: {len(files)} files keep the include rule")
+    sys.exit(1 if faults or not files else 0)
+
+
+main()
