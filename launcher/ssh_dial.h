@@ -1,0 +1,67 @@
+// From a host's name to a command running there over SSH: configuration, name, TCP, banner, key
+// exchange, host key, login, exec. Each of these can wait for somebody (a resolver, a slow server,
+// an ssh-agent that asks its user), so all of it runs in a thread of its own and the loop only
+// takes the result.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "base/fd.h"
+#include "base/time.h"
+#include "launcher/ssh_link.h"
+#include "launcher/ssh_target.h"
+
+namespace hvd {
+
+enum class DialPhase {
+  preparing,
+  resolving,
+  connecting,
+  awaiting_banner,
+  exchanging_keys,
+  logging_in,
+  starting,
+  pausing,  // between two tries
+};
+
+// What the dialling thread and the loop share. The thread owns what it needs and may outlive the
+// loop's interest: a resolver or an ssh-agent that hangs holds up nobody.
+class Dial {
+ public:
+  // Starts the thread. It ends by itself at `deadline`, or soon after cancel().
+  static std::shared_ptr<Dial> start(SshTarget target, Time deadline);
+
+  // Readable when the result is there.
+  int done_fd() const { return done_.read.get(); }
+  // The link, or why there is none (an empty text: no time left); nothing while dialling. Once.
+  std::optional<Result<std::unique_ptr<SshLink>>> take();
+  void cancel();
+
+  struct Progress {
+    DialPhase phase = DialPhase::preparing;
+    Time since = now();
+    std::string at;       // what the phase is about: a name, or "10.0.0.1 port 22"
+    std::string trouble;  // why the last try failed, if it is being tried again
+  };
+  Progress progress() const;
+
+  // For the dialling thread.
+  int cancelled_fd() const { return cancelled_.read.get(); }
+  void enter(DialPhase phase, const std::string& at);
+  void note_trouble(const std::string& trouble);
+  void finish(Result<std::unique_ptr<SshLink>> result);
+
+ private:
+  Dial(Pipe done, Pipe cancelled) : done_(std::move(done)), cancelled_(std::move(cancelled)) {}
+
+  Pipe done_, cancelled_;
+  mutable std::mutex mutex_;
+  Progress progress_;
+  std::optional<Result<std::unique_ptr<SshLink>>> result_;
+};
+
+}  // namespace hvd
