@@ -137,6 +137,7 @@ void Policy::on(const HostUp& event, Time now) {
   host.link = Link::up;
   host.hello = event.hello;
   host.address = event.address;
+  host.own_address = event.own_address;
   host.active = false;
   if (phase_ == Phase::gathering) gather_on(now);
 }
@@ -290,6 +291,17 @@ void Policy::start_attempt(const Candidate* from) {
   previous_size_ = job_.size;
 }
 
+// Where workers of other hosts reach this one: as the launcher does; the launcher's own machine by
+// the address that it has on the way to them.
+std::string Policy::data_address(uint32_t host) const {
+  if (!hosts_[host].address.empty()) return hosts_[host].address;
+  for (const HostPlaces& places : placement_) {
+    const std::string& own = hosts_[places.host].own_address;
+    if (!own.empty()) return own;
+  }
+  return "127.0.0.1";
+}
+
 StartAttempt Policy::make_start(const HostPlaces& places, const std::string& from,
                                 uint64_t step) const {
   const HostState& first = hosts_[placement_.front().host];
@@ -307,8 +319,8 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.forwarded = job_.forwarded;
   m.set = host.env;
   m.set.insert(m.set.end(), job_.set.begin(), job_.set.end());
-  m.data_address = hosts_[places.host].address;
-  m.master_address = first.address;
+  m.data_address = data_address(places.host);
+  m.master_address = data_address(placement_.front().host);
   m.master_port = first.hello.reserved_port;
   m.secret = job_.secret;
   m.checkpoint_dir = job_.checkpoint_dir;

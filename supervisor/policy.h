@@ -45,7 +45,8 @@ namespace hvd {
 struct HostUp {
   uint32_t host = 0;
   AgentHello hello;
-  std::string address;  // for links between workers
+  std::string address;      // where the launcher reached it; empty: this machine
+  std::string own_address;  // the launcher's own on that connection
 };
 
 enum class HostEnd {
@@ -161,7 +162,7 @@ class Policy {
   struct HostState {
     Link link = Link::none;
     AgentHello hello;
-    std::string address;
+    std::string address, own_address;
     bool active = false;         // has been given the current attempt
     std::optional<Time> retry;   // when to connect again
     std::string last_reason;     // of its last end
@@ -215,6 +216,7 @@ class Policy {
   void probe_done(Time now);
   void go(const Candidate* from);
   void start_attempt(const Candidate* from);
+  std::string data_address(uint32_t host) const;
   StartAttempt make_start(const HostPlaces& host, const std::string& from, uint64_t step) const;
 
   void fail(Cause cause, Time now);

@@ -1,0 +1,147 @@
+#include "launcher/agent_link.h"
+
+#include <algorithm>
+
+namespace hvd {
+
+namespace {
+constexpr size_t kDiagnostics = 4096;
+
+std::string last_line_of(const std::string& text) {
+  const size_t end = text.find_last_not_of(" \r\n");
+  if (end == std::string::npos) return "";
+  const size_t start = text.find_last_of('\n', end);
+  return text.substr(start == std::string::npos ? 0 : start + 1,
+                     end - (start == std::string::npos ? 0 : start + 1) + 1);
+}
+}  // namespace
+
+AgentLink::AgentLink(std::string label, const std::string& build, std::unique_ptr<Channel> channel,
+                     LauncherHello hello, Time start_deadline, BinarySource binary)
+    : label_(std::move(label)),
+      channel_(std::move(channel)),
+      hello_(std::move(hello)),
+      silence_(static_cast<int64_t>(hello_.silence_ns)),
+      start_deadline_(start_deadline),
+      bootstrap_(label_, build),
+      binary_(std::move(binary)) {}
+
+void AgentLink::advance(Time now, std::vector<News>& news) {
+  if (state_ == State::down) return;
+  channel_->advance(now);
+  read(now, news);
+  if (state_ == State::down || channel_->state() != ChannelState::closed) return;
+  const bool was_up = state_ == State::talking;
+  switch (channel_->end()) {
+    case ChannelEnd::refused: end(HostEnd::refused, channel_->reason(), news); break;
+    case ChannelEnd::ended:
+      end(was_up ? HostEnd::ended : HostEnd::refused, channel_->reason() + diagnosis(), news);
+      break;
+    case ChannelEnd::lost:
+      end(was_up ? HostEnd::lost : HostEnd::refused, channel_->reason(), news);
+      break;
+  }
+}
+
+void AgentLink::read(Time now, std::vector<News>& news) {
+  diagnostics_ += channel_->take_diagnostics();
+  if (diagnostics_.size() > kDiagnostics) {
+    diagnostics_.erase(0, diagnostics_.size() - kDiagnostics);
+  }
+  const std::string bytes = channel_->take_received();
+  if (bytes.empty()) return;
+  last_heard_ = now;
+  if (state_ == State::starting) {
+    greet(bytes, news);
+  } else {
+    reader_.feed(bytes);
+    take_frames(news);
+  }
+}
+
+void AgentLink::greet(std::string_view bytes, std::vector<News>& news) {
+  bootstrap_.feed(bytes);
+  if (bootstrap_.state() == Bootstrap::State::need_binary) {
+    const Result<const AgentBinary*> binary = binary_();
+    if (!binary) return end(HostEnd::refused, label_ + ": " + binary.error().text, news);
+    channel_->send(bootstrap_.push(**binary));
+  }
+  if (bootstrap_.state() == Bootstrap::State::failed) {
+    return end(HostEnd::refused, bootstrap_.error(), news);
+  }
+  if (bootstrap_.state() != Bootstrap::State::ready) return;
+  state_ = State::greeted;
+  channel_->send(to_frame(ToAgent(hello_)));
+  reader_.feed(bootstrap_.take_rest());
+  take_frames(news);
+}
+
+void AgentLink::take_frames(std::vector<News>& news) {
+  while (state_ != State::down) {
+    const std::optional<std::string_view> body = reader_.next();
+    if (!body) break;
+    std::optional<FromAgent> message = parse_from_agent(*body);
+    if (!message) return end(HostEnd::lost, label_ + " sent a message that is none", news);
+    take(std::move(*message), news);
+  }
+  if (reader_.broken()) end(HostEnd::lost, label_ + " sent a message that is too long", news);
+}
+
+void AgentLink::take(FromAgent message, std::vector<News>& news) {
+  const auto* hello = std::get_if<AgentHello>(&message);
+  if ((hello != nullptr) != (state_ == State::greeted)) {
+    return end(HostEnd::lost, label_ + " sent its messages out of order", news);
+  }
+  if (hello != nullptr) {
+    if (hello->protocol != kProtocol) {
+      return end(HostEnd::refused,
+                 label_ + ": its agent speaks protocol " + std::to_string(hello->protocol) +
+                     ", this program " + std::to_string(kProtocol),
+                 news);
+    }
+    state_ = State::talking;
+  }
+  if (const auto* beat = std::get_if<Beat>(&message)) send(Echo{beat->agent_time});
+  news.push_back(std::move(message));
+}
+
+void AgentLink::judge(Time now, std::vector<News>& news) {
+  const std::optional<Time> limit = deadline();
+  if (state_ == State::down || !limit || *limit > now) return;
+  if (state_ == State::talking) {
+    return end(HostEnd::silent,
+               label_ + " has not been heard for " + format_duration(now - last_heard_), news);
+  }
+  if (channel_->deadline() && *channel_->deadline() <= now) {
+    advance(now, news);
+    if (state_ == State::down || now < start_deadline_) return;
+  }
+  end(HostEnd::refused,
+      label_ + ": " +
+          (channel_->state() == ChannelState::opening ? "the connection was not ready"
+                                                      : "its agent did not start") +
+          " within the start deadline" + diagnosis(),
+      news);
+}
+
+std::optional<Time> AgentLink::deadline() const {
+  if (state_ == State::down) return std::nullopt;
+  if (state_ == State::talking) return last_heard_ + silence_;
+  return earlier(start_deadline_, channel_->deadline());
+}
+
+void AgentLink::send(const ToAgent& message) {
+  if (state_ != State::down) channel_->send(to_frame(message));
+}
+
+void AgentLink::end(HostEnd how, const std::string& reason, std::vector<News>& news) {
+  state_ = State::down;
+  news.push_back(Down{how, reason});
+}
+
+std::string AgentLink::diagnosis() const {
+  const std::string line = last_line_of(diagnostics_);
+  return line.empty() ? "" : ": " + line;
+}
+
+}  // namespace hvd

@@ -1,0 +1,74 @@
+// The launcher's end of wire 1 for one host: brings the agent up over a channel, cuts the stream
+// into messages, answers beats, and notices when the host falls silent.
+//
+// Silence: an agent beats every tenth of the limit; one not heard for the whole limit is silent.
+// The owner calls judge() only after it has read everything that had arrived, so that a launcher
+// that slept blames nobody.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/frame.h"
+#include "base/message.h"
+#include "base/time.h"
+#include "launcher/bootstrap.h"
+#include "launcher/channel.h"
+#include "supervisor/policy.h"
+
+namespace hvd {
+
+// Gives the binary to push, read at most once a job.
+using BinarySource = std::function<Result<const AgentBinary*>()>;
+
+class AgentLink {
+ public:
+  // What the owner is told, in order: AgentHello when it is up, other messages, then HostDown last.
+  struct Down {
+    HostEnd end;
+    std::string reason;
+  };
+  using News = std::variant<FromAgent, Down>;
+
+  AgentLink(std::string label, const std::string& build, std::unique_ptr<Channel> channel,
+            LauncherHello hello, Time start_deadline, BinarySource binary);
+
+  // Moves bytes both ways and appends what became of it.
+  void advance(Time now, std::vector<News>& news);
+  // Ends the link if a limit has passed.
+  void judge(Time now, std::vector<News>& news);
+  std::optional<Time> deadline() const;
+
+  void send(const ToAgent& message);
+  Channel& channel() { return *channel_; }
+  bool up() const { return state_ == State::talking; }
+  bool down() const { return state_ == State::down; }
+
+ private:
+  enum class State { starting, greeted, talking, down };
+
+  void read(Time now, std::vector<News>& news);
+  void greet(std::string_view bytes, std::vector<News>& news);
+  void take_frames(std::vector<News>& news);
+  void take(FromAgent message, std::vector<News>& news);
+  void end(HostEnd how, const std::string& reason, std::vector<News>& news);
+  std::string diagnosis() const;
+
+  std::string label_;
+  std::unique_ptr<Channel> channel_;
+  LauncherHello hello_;
+  Duration silence_;
+  Time start_deadline_;
+  Time last_heard_{};
+  Bootstrap bootstrap_;
+  BinarySource binary_;
+  FrameReader reader_;
+  std::string diagnostics_;
+  State state_ = State::starting;
+};
+
+}  // namespace hvd

@@ -1,0 +1,213 @@
+#include "launcher/event_log.h"
+
+#include <nlohmann/json.hpp>
+
+namespace hvd {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json line(const char* what, Duration at) {
+  return Json{{"t", static_cast<double>(at.count() / 1000) / 1e6}, {"what", what}};
+}
+
+// What is told of each message; messages without an overload are not logged.
+template <class M>
+bool describe(const M&, Json&) {
+  return false;
+}
+bool describe(const AgentHello& m, Json& j) {
+  j.update({{"message", "agent-hello"}, {"hostname", m.hostname}, {"cores", m.cores}});
+  return true;
+}
+bool describe(const WorkerStarted& m, Json& j) {
+  j.update({{"message", "worker-started"}, {"attempt", m.attempt}, {"rank", m.rank}, {"pid", m.pid}});
+  return true;
+}
+bool describe(const WorkerEnded& m, Json& j) {
+  j.update({{"message", "worker-ended"}, {"attempt", m.attempt}, {"rank", m.rank},
+            {"exit_code", m.exit_code}, {"signal", m.signal}, {"not_started", m.not_started},
+            {"left_early", m.left_early}});
+  return true;
+}
+bool describe(const AttemptStopped& m, Json& j) {
+  j.update({{"message", "attempt-stopped"}, {"attempt", m.attempt}});
+  return true;
+}
+bool describe(const ShardSaved& m, Json& j) {
+  j.update({{"message", "shard-saved"}, {"attempt", m.attempt}, {"rank", m.shard.rank},
+            {"step", m.step}, {"error", m.error}});
+  return true;
+}
+bool describe(const StateLoaded& m, Json& j) {
+  j.update({{"message", "state-loaded"}, {"attempt", m.attempt}, {"rank", m.rank},
+            {"step", m.step}, {"digest", m.state_digest}, {"error", m.error}});
+  return true;
+}
+bool describe(const ForeignCheckpoint& m, Json& j) {
+  j.update({{"message", "foreign-checkpoint"}, {"rank", m.rank}, {"step", m.step}, {"path", m.path}});
+  return true;
+}
+bool describe(const WorkerAborted& m, Json& j) {
+  j.update({{"message", "worker-aborted"}, {"rank", m.rank}, {"code", m.code}, {"reason", m.reason}});
+  return true;
+}
+bool describe(const DirectoryProbed& m, Json& j) {
+  j.update({{"message", "directory-probed"}, {"seen", m.seen}, {"error", m.error}});
+  return true;
+}
+bool describe(const CheckpointsListed& m, Json& j) {
+  Json steps = Json::array();
+  for (const ListedCheckpoint& one : m.found) steps.push_back(one.step);
+  j.update({{"message", "checkpoints-listed"}, {"steps", steps}, {"error", m.error}});
+  return true;
+}
+bool describe(const CheckpointVerified& m, Json& j) {
+  j.update({{"message", "checkpoint-verified"}, {"step", m.step}, {"whole", m.whole},
+            {"defects", m.defects.size()}});
+  return true;
+}
+bool describe(const Performed& m, Json& j) {
+  j.update({{"message", "performed"}, {"request", m.request}, {"error", m.error}});
+  return true;
+}
+bool describe(const StartAttempt& m, Json& j) {
+  j.update({{"message", "start-attempt"}, {"attempt", m.attempt}, {"ranks", m.places.size()},
+            {"resume_from", m.resume_from}, {"reason", m.restart_reason}});
+  return true;
+}
+bool describe(const StopAttempt& m, Json& j) {
+  j.update({{"message", "stop-attempt"}, {"attempt", m.attempt},
+            {"grace", static_cast<double>(m.grace_ns) / 1e9}, {"reason", m.reason}});
+  return true;
+}
+bool describe(const VerifyCheckpoint& m, Json& j) {
+  j.update({{"message", "verify-checkpoint"}, {"step", m.step}, {"shards", m.shards}});
+  return true;
+}
+bool describe(const CommitCheckpoint& m, Json& j) {
+  j.update({{"message", "commit-checkpoint"}, {"attempt", m.attempt}, {"step", m.step}});
+  return true;
+}
+bool describe(const PruneCheckpoints& m, Json& j) {
+  j.update({{"message", "prune-checkpoints"}, {"steps", m.steps}});
+  return true;
+}
+bool describe(const SaveResult& m, Json& j) {
+  j.update({{"message", "save-result"}, {"step", m.step}, {"error", m.error}});
+  return true;
+}
+bool describe(const LoadResult& m, Json& j) {
+  j.update({{"message", "load-result"}, {"error", m.error}});
+  return true;
+}
+
+const char* name(HostEnd end) {
+  switch (end) {
+    case HostEnd::refused: return "refused";
+    case HostEnd::ended: return "ended";
+    case HostEnd::lost: return "lost";
+    case HostEnd::silent: break;
+  }
+  return "silent";
+}
+
+const char* name(Cause::Kind kind) {
+  switch (kind) {
+    case Cause::Kind::none: return "none";
+    case Cause::Kind::exited: return "exited";
+    case Cause::Kind::killed: return "killed";
+    case Cause::Kind::not_started: return "not-started";
+    case Cause::Kind::left_early: return "left-early";
+    case Cause::Kind::aborted: return "aborted";
+    case Cause::Kind::agent_ended: return "agent-ended";
+    case Cause::Kind::link_lost: return "link-lost";
+    case Cause::Kind::host_silent: return "host-silent";
+    case Cause::Kind::bad_state: return "bad-state";
+    case Cause::Kind::user: return "user";
+    case Cause::Kind::setup: break;
+  }
+  return "setup";
+}
+
+struct Lines {
+  Duration at;
+
+  std::string operator()(const HostUp& e) const {
+    Json j = line("host-up", at);
+    j["host"] = e.host;
+    j["address"] = e.address;
+    return dump(j);
+  }
+  std::string operator()(const HostDown& e) const {
+    Json j = line("host-down", at);
+    j.update({{"host", e.host}, {"end", name(e.end)}, {"reason", e.reason}});
+    return dump(j);
+  }
+  std::string operator()(const AgentSaid& e) const {
+    Json j = line("said", at);
+    j["host"] = e.host;
+    const bool told = std::visit([&](const auto& m) { return describe(m, j); }, e.message);
+    return told ? dump(j) : "";
+  }
+  std::string operator()(const StopRequested& e) const {
+    Json j = line("stop-requested", at);
+    j["signal"] = e.signal;
+    return dump(j);
+  }
+  std::string operator()(const Tick&) const { return ""; }
+  std::string operator()(const Connect& a) const {
+    Json j = line("connect", at);
+    j["host"] = a.host;
+    return dump(j);
+  }
+  std::string operator()(const Drop& a) const {
+    Json j = line("drop", at);
+    j["host"] = a.host;
+    return dump(j);
+  }
+  std::string operator()(const Send& a) const {
+    Json j = line("send", at);
+    j["host"] = a.host;
+    const bool told = std::visit([&](const auto& m) { return describe(m, j); }, a.message);
+    return told ? dump(j) : "";
+  }
+  std::string operator()(const Say& a) const {
+    Json j = line("say", at);
+    j["text"] = a.text;
+    return dump(j);
+  }
+  std::string operator()(const Finish& a) const {
+    Json j = line("finish", at);
+    j.update({{"code", a.code}, {"cause", name(a.cause.kind)}, {"text", a.cause.text}});
+    return dump(j);
+  }
+};
+
+}  // namespace
+
+std::string log_line(const Event& event, Duration at) { return std::visit(Lines{at}, event); }
+std::string log_line(const Action& action, Duration at) { return std::visit(Lines{at}, action); }
+
+std::string report_json(const Job& job, const Finish& finish, Duration wall) {
+  Json j = {{"job", job.id},
+            {"exit_code", finish.code},
+            {"origin", finish.from_worker ? "worker" : "hvdlaunch"},
+            {"size", job.size},
+            {"attempts", finish.attempts},
+            {"reached_step", finish.reached_step},
+            {"wall_seconds", seconds(wall)}};
+  if (finish.newest_step) j["newest_checkpoint_step"] = *finish.newest_step;
+  Json cause = {{"kind", name(finish.cause.kind)}, {"text", finish.cause.text}};
+  if (finish.cause.rank) cause["rank"] = *finish.cause.rank;
+  if (finish.cause.host) cause["host"] = job.hosts[*finish.cause.host].name;
+  j["cause"] = cause;
+  return dump(j);
+}
+
+}  // namespace hvd

@@ -1,0 +1,19 @@
+// The history of a job as the policy saw it: one JSON line per event and action, with the attempt
+// and the time. Output, beats and their answers are left out.
+#pragma once
+
+#include <string>
+
+#include "base/time.h"
+#include "supervisor/policy.h"
+
+namespace hvd {
+
+// A whole line, or empty for what is not logged. `at` is the time since the job's start.
+std::string log_line(const Event& event, Duration at);
+std::string log_line(const Action& action, Duration at);
+
+// The end of a job as JSON: exit code, who it came from, cause, attempts.
+std::string report_json(const Job& job, const Finish& finish, Duration wall);
+
+}  // namespace hvd

@@ -1,0 +1,490 @@
+#include "launcher/launch.h"
+
+#include <fcntl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <deque>
+#include <memory>
+#include <tuple>
+
+#include "base/build_id.h"
+#include "base/poller.h"
+#include "launcher/agent_link.h"
+#include "launcher/event_log.h"
+#include "launcher/local_channel.h"
+#include "launcher/ssh_channel.h"
+#include "launcher/state_folder.h"
+#include "launcher/terminal_text.h"
+#include "launcher/writer.h"
+#include "supervisor/policy.h"
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// After Goodbye, agents with nothing left to stop end at once.
+constexpr Duration kGoodbyeLimit = 5s;
+
+// Names of what the poller watches; hosts count from kFirstHost.
+constexpr uint64_t kSignals = 0;
+constexpr uint64_t kWriterNews = 1;
+constexpr uint64_t kFirstHost = 2;
+
+class Launch {
+ public:
+  Launch(const Job& job, const Placement& placement, const LaunchSettings& settings)
+      : job_(job),
+        settings_(settings),
+        started_(now()),
+        build_(own_build_id()),
+        links_(job.hosts.size()),
+        watched_(job.hosts.size(), -1),
+        policy_(job, placement, std::hash<std::string>()(job.id)) {}
+
+  int run();
+
+ private:
+  using StreamKey = std::tuple<uint32_t, uint32_t, Stream>;  // attempt, rank, stream
+  struct OpenStream {
+    uint32_t host;
+    LineCutter cutter;
+    std::string log_path;
+  };
+
+  void block_signals();
+  void prepare_folders();
+  void turn();
+  std::optional<Time> next_deadline() const;
+  void handle(const Ready& ready);
+  void read_signals();
+  void return_credit();
+  void judge_links(Time now);
+  void take_news(uint32_t host, std::vector<AgentLink::News>& news);
+  void take(uint32_t host, FromAgent message);
+  void link_down(uint32_t host, const AgentLink::Down& down);
+  void watch_link(uint32_t host);
+  void drop_link(uint32_t host);
+
+  void step_queue();
+  void perform(const Actions& actions);
+  void perform_one(const Connect& action);
+  void perform_one(const Drop& action) { drop_link(action.host); }
+  void perform_one(const Send& action);
+  void perform_one(const Say& action);
+  void perform_one(const Finish& action);
+  Result<std::unique_ptr<Channel>> open_channel(uint32_t host);
+  Result<const AgentBinary*> binary();
+
+  void open_streams(uint32_t host, const StartAttempt& start);
+  void output(const Output& m);
+  void end_stream(const StreamKey& key);
+  void end_streams_of(uint32_t host);
+  bool shown(uint32_t rank) const {
+    return settings_.only_ranks.empty() || settings_.only_ranks.count(rank) > 0;
+  }
+
+  void wind_up(Time now);
+  void report();
+  void tell(const std::string& text);
+  void log(const std::string& line);
+  void note_progress();
+
+  const Job& job_;
+  const LaunchSettings& settings_;
+  const Time started_;
+  const std::string build_;
+  Poller poller_;
+  Fd signals_;
+  Writer writer_;
+  StateFolder state_;
+  std::vector<std::unique_ptr<AgentLink>> links_;
+  std::vector<int> watched_;  // descriptor of each link that the poller has
+  Policy policy_;
+  std::deque<Event> queue_;
+  std::map<StreamKey, OpenStream> streams_;
+  std::optional<AgentBinary> binary_;
+  Progress progress_;
+  Time last_turn_{};
+  bool stdout_broken_ = false;
+
+  // The end: output drained, report told, agents dismissed, queue written.
+  std::optional<Finish> finish_;
+  std::optional<Time> goodbye_until_;
+  bool reported_ = false;
+  bool over_ = false;
+};
+
+void Launch::block_signals() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  // A HUP that was ignored when we started (nohup) stays ignored.
+  struct sigaction hup;
+  sigaction(SIGHUP, nullptr, &hup);
+  if (hup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signals_ = Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  HVD_CHECK(signals_.valid());
+}
+
+void Launch::prepare_folders() {
+  Status made = state_.make_job_folder(job_.id);
+  if (made && !job_.checkpoint_dir.empty()) made = state_.remember(job_.checkpoint_dir, job_.job_file);
+  if (!made) perform_one(Say{Say::Level::warning, "no history is kept: " + made.error().text});
+}
+
+int Launch::run() {
+  block_signals();
+  prepare_folders();
+  poller_.watch(signals_.get(), kSignals, {true, false});
+  poller_.watch(writer_.fd(), kWriterNews, {true, false});
+  last_turn_ = now();
+  perform(policy_.start(last_turn_));
+  step_queue();
+  while (!over_) turn();
+  return finish_->code;
+}
+
+void Launch::turn() {
+  std::vector<Ready> ready = poller_.wait(next_deadline());
+  // Having slept, read all that has arrived before judging anybody's silence.
+  const bool slept = now() - last_turn_ > job_.silence / 2;
+  do {
+    for (const Ready& one : ready) handle(one);
+    step_queue();
+    ready = slept ? poller_.wait(Time{}) : std::vector<Ready>{};
+  } while (!ready.empty());
+  const Time at = now();
+  last_turn_ = at;
+  judge_links(at);
+  if (policy_.next_deadline() && *policy_.next_deadline() <= at) queue_.push_back(Tick{});
+  step_queue();
+  if (finish_) wind_up(at);
+}
+
+std::optional<Time> Launch::next_deadline() const {
+  std::optional<Time> next = earlier(policy_.next_deadline(), goodbye_until_);
+  for (const auto& link : links_) {
+    if (link) next = earlier(next, link->deadline());
+  }
+  return next;
+}
+
+void Launch::handle(const Ready& ready) {
+  if (ready.id == kSignals) return read_signals();
+  if (ready.id == kWriterNews) return return_credit();
+  const auto host = static_cast<uint32_t>(ready.id - kFirstHost);
+  if (!links_[host]) return;
+  std::vector<AgentLink::News> news;
+  links_[host]->advance(now(), news);
+  take_news(host, news);
+}
+
+void Launch::read_signals() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int number = static_cast<int>(info.ssi_signo);
+    // Nothing is left to stop in order: our reader or an agent does not take its last words.
+    if (finish_) _exit(128 + number);
+    queue_.push_back(StopRequested{number});
+  }
+}
+
+void Launch::return_credit() {
+  for (const Written& written : writer_.take_written()) {
+    const auto stream = streams_.find({written.attempt, written.rank, written.stream});
+    if (stream == streams_.end() || !links_[stream->second.host]) continue;
+    links_[stream->second.host]->send(
+        Credit{written.attempt, written.rank, written.stream, written.bytes});
+    watch_link(stream->second.host);
+  }
+  if (writer_.stdout_broken() && !stdout_broken_ && !finish_) {
+    stdout_broken_ = true;
+    queue_.push_back(StopRequested{SIGPIPE});
+  }
+  const std::string error = writer_.take_error();
+  if (!error.empty()) perform_one(Say{Say::Level::warning, "a log file is not whole: " + error});
+}
+
+void Launch::judge_links(Time now) {
+  for (uint32_t host = 0; host < links_.size(); ++host) {
+    if (!links_[host] || !links_[host]->deadline() || *links_[host]->deadline() > now) continue;
+    std::vector<AgentLink::News> news;
+    links_[host]->judge(now, news);
+    take_news(host, news);
+  }
+}
+
+void Launch::take_news(uint32_t host, std::vector<AgentLink::News>& news) {
+  for (AgentLink::News& one : news) {
+    if (auto* message = std::get_if<FromAgent>(&one)) {
+      take(host, std::move(*message));
+    } else {
+      link_down(host, std::get<AgentLink::Down>(one));
+    }
+  }
+  watch_link(host);
+}
+
+void Launch::take(uint32_t host, FromAgent message) {
+  if (auto* m = std::get_if<Output>(&message)) return output(*m);
+  if (auto* m = std::get_if<OutputEnd>(&message)) return end_stream({m->attempt, m->rank, m->stream});
+  if (auto* m = std::get_if<AgentHello>(&message)) {
+    Channel& channel = links_[host]->channel();
+    queue_.push_back(HostUp{host, *m, channel.peer_address(), channel.own_address()});
+    return;
+  }
+  queue_.push_back(AgentSaid{host, std::move(message)});
+}
+
+void Launch::link_down(uint32_t host, const AgentLink::Down& down) {
+  queue_.push_back(HostDown{host, down.end, down.reason});
+  drop_link(host);
+}
+
+void Launch::watch_link(uint32_t host) {
+  const AgentLink* link = links_[host].get();
+  const int fd = link == nullptr || link->down() ? -1 : links_[host]->channel().fd();
+  if (watched_[host] >= 0 && watched_[host] != fd) poller_.forget(watched_[host]);
+  watched_[host] = fd;
+  if (fd >= 0) poller_.watch(fd, kFirstHost + host, links_[host]->channel().interest());
+}
+
+void Launch::drop_link(uint32_t host) {
+  if (watched_[host] >= 0) poller_.forget(watched_[host]);
+  watched_[host] = -1;
+  links_[host].reset();
+  end_streams_of(host);
+}
+
+// ---- events and actions ----
+
+void Launch::step_queue() {
+  while (!queue_.empty()) {
+    const Event event = std::move(queue_.front());
+    queue_.pop_front();
+    const Time at = now();
+    log(log_line(event, at - started_));
+    perform(policy_.step(event, at));
+  }
+  note_progress();
+}
+
+void Launch::perform(const Actions& actions) {
+  for (const Action& action : actions) {
+    log(log_line(action, now() - started_));
+    std::visit([&](const auto& a) { perform_one(a); }, action);
+  }
+}
+
+void Launch::perform_one(const Connect& action) {
+  const uint32_t host = action.host;
+  drop_link(host);
+  Result<std::unique_ptr<Channel>> channel = open_channel(host);
+  if (!channel) {
+    queue_.push_back(HostDown{host, HostEnd::refused, channel.error().text});
+    return;
+  }
+  LauncherHello hello;
+  hello.job = job_.id;
+  hello.host_name = job_.hosts[host].name;
+  hello.silence_ns = static_cast<uint64_t>(job_.silence.count());
+  hello.failure_grace_ns = static_cast<uint64_t>(job_.failure_grace.count());
+  links_[host] = std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel),
+                                             hello, now() + job_.start_timeout,
+                                             [this] { return binary(); });
+  watch_link(host);
+}
+
+Result<std::unique_ptr<Channel>> Launch::open_channel(uint32_t host) {
+  const Host& spec = job_.hosts[host];
+  if (spec.local) {
+    return start_local_channel(spec.name, "/proc/self/exe",
+                               {"hvdlaunch", "agent", "--job", job_.id, "--host",
+                                std::to_string(host)});
+  }
+  SshTarget target;
+  target.label = spec.name;
+  target.address = spec.address.empty() ? spec.name : spec.address;
+  target.port = spec.port;
+  target.user = spec.user;
+  target.identity = spec.identity;
+  target.accept_new_host_keys = settings_.accept_new_host_keys;
+  target.command =
+      bootstrap_command(build_, "--job " + job_.id + " --host " + std::to_string(host));
+  target.deadline = now() + job_.start_timeout;
+  return std::unique_ptr<Channel>(std::make_unique<SshChannel>(std::move(target)));
+}
+
+Result<const AgentBinary*> Launch::binary() {
+  if (!binary_) {
+    Result<AgentBinary> read = read_own_binary();
+    if (!read) return read.error();
+    binary_ = std::move(*read);
+  }
+  return &*binary_;
+}
+
+void Launch::perform_one(const Send& action) {
+  if (!links_[action.host]) return;
+  if (const auto* start = std::get_if<StartAttempt>(&action.message)) {
+    open_streams(action.host, *start);
+  }
+  links_[action.host]->send(action.message);
+  watch_link(action.host);
+}
+
+void Launch::perform_one(const Say& action) {
+  const int needed = action.level == Say::Level::error     ? -1
+                     : action.level == Say::Level::detail ? 1
+                                                          : 0;
+  if (settings_.verbosity >= needed) tell(action.text);
+}
+
+void Launch::perform_one(const Finish& action) {
+  finish_ = action;
+  if (stdout_broken_) streams_.clear();
+}
+
+// ---- output ----
+
+void Launch::open_streams(uint32_t host, const StartAttempt& start) {
+  for (const Place& place : start.places) {
+    const std::map<std::string, std::string> values = {
+        {"rank", std::to_string(place.rank)},
+        {"local_rank", std::to_string(place.local_rank)},
+        {"size", std::to_string(start.size)},
+        {"attempt", std::to_string(start.attempt)},
+        {"host", job_.hosts[host].name}};
+    const std::string prefix =
+        settings_.style.prefix ? fill_template(settings_.style.prefix_template, values) : "";
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      std::string log_path;
+      if (!settings_.log_dir.empty()) {
+        log_path = settings_.log_dir + "/attempt-" + std::to_string(start.attempt) + "/rank-" +
+                   std::to_string(place.rank) + "@" + job_.hosts[host].name +
+                   (stream == Stream::out ? ".out" : ".err");
+      }
+      streams_.emplace(StreamKey{start.attempt, place.rank, stream},
+                       OpenStream{host, LineCutter(prefix, settings_.style.timestamps), log_path});
+    }
+  }
+}
+
+void Launch::output(const Output& m) {
+  const auto found = streams_.find({m.attempt, m.rank, m.stream});
+  if (found == streams_.end()) return;
+  OpenStream& stream = found->second;
+  if (!stream.log_path.empty()) writer_.append(stream.log_path, m.bytes);
+  std::string lines = shown(m.rank) && !stdout_broken_ ? stream.cutter.feed(m.bytes) : "";
+  writer_.print(m.stream, std::move(lines), Written{m.attempt, m.rank, m.stream, m.bytes.size()});
+}
+
+void Launch::end_stream(const StreamKey& key) {
+  const auto found = streams_.find(key);
+  if (found == streams_.end()) return;
+  std::string rest = found->second.cutter.finish();
+  if (!rest.empty()) writer_.print(std::get<Stream>(key), std::move(rest));
+  streams_.erase(found);
+}
+
+void Launch::end_streams_of(uint32_t host) {
+  std::vector<StreamKey> keys;
+  for (const auto& [key, stream] : streams_) {
+    if (stream.host == host) keys.push_back(key);
+  }
+  for (const StreamKey& key : keys) end_stream(key);
+}
+
+// ---- the end ----
+
+// Output first, then the report, then the agents' end, then the writer's. A reader that takes
+// nothing holds this up, as with any program; a signal ends it.
+void Launch::wind_up(Time now) {
+  if (!streams_.empty()) return;
+  if (!reported_) {
+    report();
+    reported_ = true;
+    goodbye_until_ = now + kGoodbyeLimit;
+    for (uint32_t host = 0; host < links_.size(); ++host) {
+      if (!links_[host]) continue;
+      if (!links_[host]->up()) {
+        drop_link(host);
+        continue;
+      }
+      links_[host]->send(Goodbye{0});
+      watch_link(host);
+    }
+  }
+  bool waiting = false;
+  for (uint32_t host = 0; host < links_.size(); ++host) {
+    if (links_[host] && now >= *goodbye_until_) drop_link(host);
+    waiting = waiting || links_[host];
+  }
+  if (waiting) return;
+  goodbye_until_.reset();
+  over_ = writer_.idle();
+}
+
+void Launch::report() {
+  const Finish& f = *finish_;
+  writer_.append(state_.job_file(job_.id, "report.json"), report_json(job_, f, now() - started_));
+  if (f.code == 0) {
+    if (f.attempts > 1 && settings_.verbosity >= 0) {
+      tell("finished after " + std::to_string(f.attempts) + " attempts");
+    }
+    return;
+  }
+  if (f.cause.kind == Cause::Kind::setup && f.attempts == 0) {
+    tell(f.cause.text);
+  } else if (!f.cause.last_lines.empty() && settings_.verbosity >= 0) {
+    tell("its last lines on stderr:\n" + f.cause.last_lines);
+  }
+  if (f.attempts > 0 && !job_.checkpoint_dir.empty() && settings_.verbosity >= 0) {
+    tell("attempts: " + std::to_string(f.attempts) + ", newest whole checkpoint: " +
+         (f.newest_step ? "step " + std::to_string(*f.newest_step) : "none"));
+    tell("to go on: hvdlaunch resume " + job_.checkpoint_dir);
+  }
+  const std::string who =
+      f.from_worker && f.cause.rank
+          ? "rank " + std::to_string(*f.cause.rank) + " on " + job_.hosts[*f.cause.host].name
+          : "hvdlaunch";
+  tell("exit code " + std::to_string(f.code) + ", from " + who);
+}
+
+void Launch::tell(const std::string& text) {
+  writer_.print(Stream::err, terminal_lines("hvdlaunch: ", text));
+}
+
+void Launch::log(const std::string& line) {
+  if (line.empty()) return;
+  const std::string path = state_.job_file(job_.id, "events.jsonl");
+  if (!path.empty()) writer_.append(path, line);
+}
+
+void Launch::note_progress() {
+  if (job_.checkpoint_dir.empty()) return;
+  Progress progress{policy_.reached_step(), "", 0};
+  if (policy_.foreign()) {
+    progress.foreign_path = policy_.foreign()->path;
+    progress.foreign_step = policy_.foreign()->step;
+  }
+  if (progress == progress_) return;
+  progress_ = progress;
+  const std::string path = state_.resume_file(job_.checkpoint_dir, "progress.json");
+  if (!path.empty()) writer_.replace(path, progress_text(progress));
+}
+
+}  // namespace
+
+int launch(const Job& job, const Placement& placement, const LaunchSettings& settings) {
+  return Launch(job, placement, settings).run();
+}
+
+}  // namespace hvd

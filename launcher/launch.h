@@ -1,0 +1,27 @@
+// Runs one job: the loop between the policy (supervisor/policy), the hosts (agent_link) and the
+// user's terminal. It decides nothing: events go to the policy, its actions are performed.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "launcher/output.h"
+#include "supervisor/job.h"
+#include "supervisor/placement.h"
+
+namespace hvd {
+
+struct LaunchSettings {
+  OutputStyle style;
+  std::set<uint32_t> only_ranks;  // empty: all; others' output is dropped, logs are whole
+  std::string log_dir;            // empty: no log files
+  int verbosity = 0;              // -1: errors only, 0, 1: details
+  bool accept_new_host_keys = false;
+};
+
+// The job from its first connection to the last process's end. Returns the exit code of the
+// contract. The calling process must have no other thread.
+int launch(const Job& job, const Placement& placement, const LaunchSettings& settings);
+
+}  // namespace hvd

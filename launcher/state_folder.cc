@@ -1,0 +1,117 @@
+#include "launcher/state_folder.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/checkpoint_format.h"
+#include "base/fd.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr size_t kJobsKept = 50;
+constexpr size_t kMaxProgress = 64 << 10;
+
+std::string random_hex(size_t digits) {
+  std::string bytes((digits + 1) / 2, '\0');
+  HVD_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  std::string hex;
+  for (const char byte : bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    hex += kDigits[static_cast<unsigned char>(byte) >> 4];
+    hex += kDigits[byte & 15];
+  }
+  hex.resize(digits);
+  return hex;
+}
+
+void remove_old_jobs(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  std::vector<fs::path> jobs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    jobs.push_back(entry.path());
+  }
+  if (jobs.size() <= kJobsKept) return;
+  std::sort(jobs.begin(), jobs.end());
+  for (size_t i = 0; i < jobs.size() - kJobsKept; ++i) fs::remove_all(jobs[i], ignored);
+}
+
+}  // namespace
+
+StateFolder::StateFolder() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state != nullptr && state[0] == '/') {
+    root_ = std::string(state) + "/hvdlaunch";
+  } else if (home != nullptr && home[0] == '/') {
+    root_ = std::string(home) + "/.local/state/hvdlaunch";
+  }
+}
+
+std::string StateFolder::job_file(const std::string& job, const std::string& name) const {
+  return root_.empty() ? "" : root_ + "/jobs/" + job + "/" + name;
+}
+
+std::string StateFolder::resume_file(const std::string& checkpoint_dir,
+                                     const std::string& name) const {
+  return root_.empty() ? "" : root_ + "/resume/" + digest_of(checkpoint_dir) + "/" + name;
+}
+
+Status StateFolder::make_job_folder(const std::string& job) const {
+  if (root_.empty()) return Ok{};
+  Status made = make_folders(root_ + "/jobs/" + job, 0700);
+  if (made) remove_old_jobs(root_ + "/jobs");
+  return made;
+}
+
+Status StateFolder::remember(const std::string& checkpoint_dir, const std::string& job_text) const {
+  if (root_.empty()) return Ok{};
+  const std::string path = resume_file(checkpoint_dir, "job.toml");
+  Status made = make_folders(path.substr(0, path.rfind('/')), 0700);
+  return made ? replace_file(path, job_text, 0600) : made;
+}
+
+std::string progress_text(const Progress& progress) {
+  const nlohmann::json json = {{"reached_step", progress.reached_step},
+                               {"foreign_path", progress.foreign_path},
+                               {"foreign_step", progress.foreign_step}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Progress read_progress(const std::string& path) {
+  Progress progress;
+  const Result<std::string> text = read_file(path, kMaxProgress);
+  if (!text) return progress;
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object()) return progress;
+  const auto step = json.find("reached_step");
+  const auto path_found = json.find("foreign_path");
+  const auto foreign_step = json.find("foreign_step");
+  if (step != json.end() && step->is_number_unsigned()) progress.reached_step = *step;
+  if (path_found != json.end() && path_found->is_string()) progress.foreign_path = *path_found;
+  if (foreign_step != json.end() && foreign_step->is_number_unsigned()) {
+    progress.foreign_step = *foreign_step;
+  }
+  return progress;
+}
+
+std::string new_job_id() {
+  const time_t seconds = std::time(nullptr);
+  tm parts;
+  gmtime_r(&seconds, &parts);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S-", &parts);
+  return stamp + random_hex(6);
+}
+
+std::string new_secret() { return random_hex(32); }
+
+}  // namespace hvd

@@ -1,0 +1,50 @@
+// What the launcher remembers on its own machine, under XDG_STATE_HOME/hvdlaunch (or
+// ~/.local/state/hvdlaunch): the history of recent jobs, and for each checkpoint directory how to
+// resume, so that `resume` works where that directory cannot be seen.
+//
+//   jobs/JOB/events.jsonl, report.json     newest 50 jobs
+//   resume/DIGEST/job.toml, progress.json  DIGEST is of the checkpoint directory's path
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+
+namespace hvd {
+
+// What a resumed job wants to know of earlier runs beside job.toml. Hints: they may be a beat old.
+struct Progress {
+  uint64_t reached_step = 0;
+  std::string foreign_path;  // the program's own newest checkpoint
+  uint64_t foreign_step = 0;
+  friend bool operator==(const Progress&, const Progress&) = default;
+};
+
+class StateFolder {
+ public:
+  // Where the environment says; nothing is made yet. Without a home everything is empty.
+  StateFolder();
+
+  std::string job_file(const std::string& job, const std::string& name) const;
+  std::string resume_file(const std::string& checkpoint_dir, const std::string& name) const;
+
+  // Makes the job's folder and removes those of all but the newest jobs.
+  Status make_job_folder(const std::string& job) const;
+  // Keeps job.toml for `resume`; mode 0600.
+  Status remember(const std::string& checkpoint_dir, const std::string& job_text) const;
+
+ private:
+  std::string root_;
+};
+
+std::string progress_text(const Progress& progress);
+// What the file says; nothing on a missing or broken one.
+Progress read_progress(const std::string& path);
+
+// A new job id: the date and time and six random hex digits, so that names sort by age.
+std::string new_job_id();
+// 32 random hex digits.
+std::string new_secret();
+
+}  // namespace hvd

@@ -1,0 +1,130 @@
+#include "launcher/writer.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+
+namespace hvd {
+
+namespace {
+// Open log files are kept; beyond this many all are closed and opened again on need.
+constexpr size_t kOpenFiles = 512;
+}  // namespace
+
+Writer::Writer() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  HVD_CHECK(event_.valid());
+  // Signals are the loop's.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Writer::~Writer() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  more_.notify_one();
+  thread_.join();
+}
+
+void Writer::push(Item item) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(item));
+  }
+  more_.notify_one();
+}
+
+void Writer::print(Stream stream, std::string text, Written credit) {
+  push(Item{Item::Kind::print, stream, {}, std::move(text), credit});
+}
+
+void Writer::append(const std::string& path, std::string bytes) {
+  push(Item{Item::Kind::append, Stream::out, path, std::move(bytes), {}});
+}
+
+void Writer::replace(const std::string& path, std::string bytes) {
+  push(Item{Item::Kind::replace, Stream::out, path, std::move(bytes), {}});
+}
+
+void Writer::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    more_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    write(item);
+    lock.lock();
+    busy_ = false;
+    if (item.credit.bytes > 0) written_.push_back(item.credit);
+    if (item.credit.bytes == 0 && !queue_.empty()) continue;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = ::write(event_.get(), &one, sizeof one);
+  }
+}
+
+void Writer::write(Item& item) {
+  if (item.kind != Item::Kind::print) return write_file(item);
+  const Status status =
+      write_all(item.stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO, item.bytes);
+  if (status || item.stream == Stream::err) return;
+  const std::lock_guard lock(mutex_);
+  stdout_broken_ = true;
+}
+
+void Writer::write_file(Item& item) {
+  const size_t slash = item.path.rfind('/');
+  Status status = Ok{};
+  if (item.kind == Item::Kind::replace) {
+    const std::string draft = item.path + ".tmp";
+    const Fd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    status = fd ? write_all(fd.get(), item.bytes) : errno_error("cannot write", errno);
+    if (status && rename(draft.c_str(), item.path.c_str()) != 0) {
+      status = errno_error("cannot write", errno);
+    }
+  } else {
+    if (files_.size() > kOpenFiles) files_.clear();
+    Fd& fd = files_[item.path];
+    if (!fd && slash != std::string::npos) status = make_folders(item.path.substr(0, slash), 0777);
+    if (!fd) fd = Fd(open(item.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!fd && status) status = errno_error("cannot write", errno);
+    if (status) status = write_all(fd.get(), item.bytes);
+  }
+  if (status) return;
+  const std::lock_guard lock(mutex_);
+  if (error_.empty() && !error_told_) error_ = item.path + ": " + status.error().text;
+}
+
+std::vector<Written> Writer::take_written() {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t n = read(event_.get(), &count, sizeof count);
+  const std::lock_guard lock(mutex_);
+  return std::exchange(written_, {});
+}
+
+bool Writer::stdout_broken() {
+  const std::lock_guard lock(mutex_);
+  return stdout_broken_;
+}
+
+bool Writer::idle() {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() && !busy_;
+}
+
+std::string Writer::take_error() {
+  const std::lock_guard lock(mutex_);
+  error_told_ = error_told_ || !error_.empty();
+  return std::exchange(error_, {});
+}
+
+}  // namespace hvd

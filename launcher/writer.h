@@ -1,0 +1,74 @@
+// The writer thread: the only one that touches terminals, pipes of our readers, and files while a
+// job runs. A reader under Ctrl-S or a hung log disk stops this thread and nothing else; what waits
+// in the queue is bounded by the credit that the ranks were granted.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/message.h"
+
+namespace hvd {
+
+// Output of one stream of a rank that has been written: credit to give back.
+struct Written {
+  uint32_t attempt = 0, rank = 0;
+  Stream stream = Stream::out;
+  uint64_t bytes = 0;
+};
+
+class Writer {
+ public:
+  Writer();
+  // Waits for the queue to be written, at most briefly if nothing moves.
+  ~Writer();
+
+  // Queues text for stdout or stderr; `credit` comes back in take_written().
+  void print(Stream stream, std::string text, Written credit = {});
+  // Queues bytes for the end of a file, whose folders are made on first need.
+  void append(const std::string& path, std::string bytes);
+  // Queues the replacement of a small file. Not synced: for hints that may be lost.
+  void replace(const std::string& path, std::string bytes);
+
+  // Readable when take_written() has news or stdout broke.
+  int fd() const { return event_.get(); }
+  std::vector<Written> take_written();
+  // stdout's reader is gone.
+  bool stdout_broken();
+  // Everything queued so far is written.
+  bool idle();
+  // The first file that could not be written, once.
+  std::string take_error();
+
+ private:
+  struct Item {
+    enum class Kind { print, append, replace } kind;
+    Stream stream;
+    std::string path, bytes;
+    Written credit;
+  };
+
+  void push(Item item);
+  void run();
+  void write(Item& item);
+  void write_file(Item& item);
+
+  Fd event_;
+  std::mutex mutex_;
+  std::condition_variable more_;
+  std::deque<Item> queue_;        // under mutex_, as all below to files_
+  std::vector<Written> written_;
+  bool busy_ = false, closing_ = false, stdout_broken_ = false, error_told_ = false;
+  std::string error_;
+  std::map<std::string, Fd> files_;  // of the thread
+  std::thread thread_;
+};
+
+}  // namespace hvd
