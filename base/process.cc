@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -228,6 +229,14 @@ void append_children(pid_t pid, std::vector<pid_t>& out) {
   }
 }
 
+// Every descendant of the calling process, parents before their children.
+std::vector<pid_t> descendants() {
+  std::vector<pid_t> tree;
+  append_children(getpid(), tree);
+  for (size_t i = 0; i < tree.size(); ++i) append_children(tree[i], tree);
+  return tree;
+}
+
 }  // namespace
 
 bool kill_all_descendants(int limit_ms) {
@@ -235,10 +244,7 @@ bool kill_all_descendants(int limit_ms) {
   // A kill can race with a fork: the walk is repeated until it finds nobody. Children of threads
   // other than the main one show up here once their parent died and they came to the subreaper.
   while (true) {
-    std::vector<pid_t> tree;
-    append_children(getpid(), tree);
-    for (size_t i = 0; i < tree.size(); ++i) append_children(tree[i], tree);
-    for (const pid_t pid : tree) kill(pid, SIGKILL);
+    for (const pid_t pid : descendants()) kill(pid, SIGKILL);
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     if (waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return true;
@@ -246,6 +252,21 @@ bool kill_all_descendants(int limit_ms) {
     const timespec pause{0, 500'000};
     nanosleep(&pause, nullptr);
   }
+}
+
+void reap_orphans(const std::vector<pid_t>& kept) {
+  std::vector<pid_t> children;
+  append_children(getpid(), children);
+  for (const pid_t pid : children) {
+    if (std::find(kept.begin(), kept.end(), pid) == kept.end()) waitpid(pid, nullptr, WNOHANG);
+  }
+}
+
+bool kill_descendants_once(const std::vector<pid_t>& kept) {
+  for (const pid_t pid : descendants()) kill(pid, SIGKILL);
+  reap_orphans(kept);
+  siginfo_t info{};
+  return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
 }
 
 }  // namespace hvd

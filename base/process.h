@@ -62,4 +62,12 @@ std::string signal_name(int signal);
 // escapes by losing its parent. False if some are still there (in an uninterruptible sleep).
 bool kill_all_descendants(int limit_ms);
 
+// One round of the same that does not wait, for a loop to repeat. Children in `kept` are killed too
+// but reaped by their owner. True when no child is left.
+bool kill_descendants_once(const std::vector<pid_t>& kept);
+
+// Reaps children that ended, but for those in `kept`, which their owner reaps: a subreaper is given
+// orphans that nobody else waits for.
+void reap_orphans(const std::vector<pid_t>& kept);
+
 }  // namespace hvd
