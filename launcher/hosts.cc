@@ -1,0 +1,144 @@
+#include "launcher/hosts.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "base/fd.h"
+#include "launcher/host_spec.h"
+
+namespace hvd {
+
+namespace {
+
+// Splits at commas that are not inside brackets.
+std::vector<std::string_view> split_list(std::string_view list) {
+  std::vector<std::string_view> words;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i <= list.size(); ++i) {
+    if (i < list.size() && list[i] == '[') ++depth;
+    if (i < list.size() && list[i] == ']') --depth;
+    if (i < list.size() && (list[i] != ',' || depth > 0)) continue;
+    words.push_back(trimmed(list.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+  return words;
+}
+
+bool ends_in(const std::string& word, std::string_view end) {
+  return word.ends_with(end);
+}
+
+uint32_t count_gpus() {
+  DIR* folder = opendir("/dev");
+  if (folder == nullptr) return 0;
+  uint32_t count = 0;
+  while (const dirent* entry = readdir(folder)) {
+    const std::string_view name = entry->d_name;
+    constexpr std::string_view kPrefix = "nvidia";
+    if (!name.starts_with(kPrefix) || name.size() == kPrefix.size()) continue;
+    const std::string_view number = name.substr(kPrefix.size());
+    if (number.find_first_not_of("0123456789") == std::string_view::npos) ++count;
+  }
+  closedir(folder);
+  return count;
+}
+
+uint32_t count_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
+    return static_cast<uint32_t>(CPU_COUNT(&set));
+  }
+  return static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+bool is_this_machine(const std::string& name, const Machine& machine) {
+  const std::string identity = host_identity(name, 0);
+  return identity == host_identity("localhost", 0) || identity == host_identity("127.0.0.1", 0) ||
+         identity == host_identity("::1", 0) ||
+         (!machine.hostname.empty() && identity == host_identity(machine.hostname, 0));
+}
+
+}  // namespace
+
+Result<HostFile> parse_host_file(const std::string& path) {
+  const auto text = read_file(path, kLongestHostFile);
+  if (!text) return text.error();
+  return looks_like_toml(*text, path) ? parse_hosts_toml(*text, path)
+                                      : parse_hosts_text(*text, path);
+}
+
+Result<std::vector<Host>> parse_host_list(std::string_view list, const std::string& source) {
+  std::vector<Host> hosts;
+  for (const std::string_view word : split_list(list)) {
+    if (word.empty()) {
+      return Error{source + " " + quoted(list) + ": an entry is empty: expected hosts such as " +
+                   "h1:4,h2:4"};
+    }
+    const auto spec = parse_host_spec(word);
+    if (!spec) return Error{source + " " + quoted(word) + ": " + spec.error().text};
+    for (const std::string& name : spec->names) {
+      Host host;
+      host.name = host.address = name;
+      host.user = spec->user;
+      host.slots = spec->slots.value_or(1);
+      host.slots_given = spec->slots.has_value();
+      host.slots_auto = spec->slots_auto;
+      host.source = source;
+      hosts.push_back(std::move(host));
+    }
+    if (hosts.size() > kMostHosts) {
+      return Error{source + ": more than " + std::to_string(kMostHosts) + " hosts"};
+    }
+  }
+  return hosts;
+}
+
+HostWord kind_of_host_word(const std::string& word) {
+  if (word.find('/') != std::string::npos || ends_in(word, ".toml") || ends_in(word, ".txt") ||
+      ends_in(word, ".hosts")) {
+    return HostWord::file;
+  }
+  if (word.find_first_of(",:") != std::string::npos) return HostWord::list;
+  struct stat st;
+  return stat(word.c_str(), &st) == 0 ? HostWord::file_by_chance : HostWord::list;
+}
+
+Status check_no_duplicates(const std::vector<Host>& hosts) {
+  std::map<std::string, const Host*> seen;
+  for (const Host& host : hosts) {
+    const auto [place, fresh] = seen.emplace(host_identity(host.name, host.port), &host);
+    if (fresh) continue;
+    return Error{host.source + ": host " + quoted(host.name) + " is named twice, first at " +
+                 place->second->source + ": expected each host once, with all of its slots"};
+  }
+  return Ok{};
+}
+
+Machine this_machine() {
+  Machine machine;
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) == 0) machine.hostname = name;
+  if (const char* user = std::getenv("USER")) machine.user = user;
+  machine.gpus = count_gpus();
+  machine.cores = count_cores();
+  return machine;
+}
+
+void mark_local(std::vector<Host>& hosts, const Machine& machine) {
+  for (Host& host : hosts) {
+    host.local = is_this_machine(host.name, machine) && host.port == 0 &&
+                 (host.user.empty() || host.user == machine.user) &&
+                 (host.address == host.name || is_this_machine(host.address, machine));
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,129 @@
+// Host files in the plain text that mpirun and horovodrun read, and the choice between that and
+// TOML.
+#include <utility>
+
+#include "launcher/host_spec.h"
+#include "launcher/hosts.h"
+#include "launcher/suggest.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+struct Word {
+  std::string_view text;
+  size_t column = 0;  // of its first character, from 1
+};
+
+size_t characters(std::string_view text) {
+  size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
+  return count;
+}
+
+// The words of a line without its comment; '=' is a word of its own, whatever blanks are around it.
+std::vector<Word> words_of(std::string_view line) {
+  line = line.substr(0, line.find('#'));
+  std::vector<Word> words;
+  for (size_t i = 0; i < line.size();) {
+    constexpr std::string_view kBlank = " \t\r\v\f";
+    if (kBlank.find(line[i]) != std::string_view::npos) {
+      ++i;
+      continue;
+    }
+    size_t end = i + 1;
+    if (line[i] != '=') {
+      while (end < line.size() && line[end] != '=' &&
+             kBlank.find(line[end]) == std::string_view::npos) {
+        ++end;
+      }
+    }
+    words.push_back({line.substr(i, end - i), characters(line.substr(0, i)) + 1});
+    i = end;
+  }
+  return words;
+}
+
+// `key = value` pairs after the host. Only slots mean anything here.
+Status read_keys(const std::vector<Word>& words, const std::string& line_at, HostSpec& spec) {
+  for (size_t i = 1; i < words.size(); i += 3) {
+    const std::string at = line_at + ":" + std::to_string(words[i].column) + ": ";
+    if (words[i].text != "slots") {
+      return Error{at + "unknown word " + quoted(words[i].text) + " after the host" +
+                   suggestion(words[i].text, {"slots"})};
+    }
+    if (i + 2 >= words.size() || words[i + 1].text != "=") {
+      return Error{at + "slots without a number: expected slots=4"};
+    }
+    if (spec.slots || spec.slots_auto) return Error{at + "slots are given twice"};
+    const Status status = parse_slots(words[i + 2].text, spec);
+    if (!status) {
+      return Error{line_at + ":" + std::to_string(words[i + 2].column) + ": " +
+                   status.error().text};
+    }
+  }
+  return Ok{};
+}
+
+Status read_line(std::string_view line, const std::string& line_at, std::vector<Host>& hosts) {
+  const std::vector<Word> words = words_of(line);
+  if (words.empty()) return Ok{};
+  const std::string at = line_at + ":" + std::to_string(words[0].column);
+  auto spec = parse_host_spec(words[0].text);
+  if (!spec) return Error{at + ": " + spec.error().text};
+  if (const Status status = read_keys(words, line_at, *spec); !status) return status;
+  for (const std::string& name : spec->names) {
+    Host host;
+    host.name = host.address = name;
+    host.user = spec->user;
+    host.slots = spec->slots.value_or(1);
+    host.slots_given = spec->slots.has_value();
+    host.slots_auto = spec->slots_auto;
+    host.source = at;
+    hosts.push_back(std::move(host));
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+bool looks_like_toml(std::string_view text, const std::string& path) {
+  if (path.ends_with(".toml")) return true;
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    const std::vector<Word> words = words_of(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (words.empty()) continue;
+    // A table's header, or a key and its value; "[fd00::2]:2" and "h1 slots=2" are neither.
+    const bool header = words[0].text.starts_with("[[") ||
+                        (words[0].text.starts_with('[') && words[0].text.ends_with(']') &&
+                         words[0].text.find(':') == std::string_view::npos &&
+                         words[0].text.find_first_of("0123456789") == std::string_view::npos);
+    return header || (words.size() > 1 && words[1].text == "=");
+  }
+  return false;
+}
+
+Result<HostFile> parse_hosts_text(std::string_view text, const std::string& path) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  HostFile file;
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = text.find('\n');
+    const Status status =
+        read_line(text.substr(0, end), path + ":" + std::to_string(number), file.hosts);
+    if (!status) return status.error();
+    if (file.hosts.size() > kMostHosts) {
+      return Error{path + ":" + std::to_string(number) + ":1: more than " +
+                   std::to_string(kMostHosts) + " hosts"};
+    }
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  if (file.hosts.empty()) return Error{path + ":1:1: no host is named here"};
+  if (const Status status = check_no_duplicates(file.hosts); !status) return status.error();
+  return file;
+}
+
+}  // namespace hvd
