@@ -1,13 +1,18 @@
 // From a fresh login to a running agent of this very build: runs the cached binary, or pushes this
 // one over the same connection. Pure: bytes in, bytes out.
 //
-// The command asks the far host for its cache; if the cache has this build, that runs and prints
-// kAgentGreeting. If not, the command prints one line with its architecture and C library, and
-// takes the binary from its standard input, checks its sha256 and runs it. Text that a login
-// prints before is skipped.
+// The command looks into the far host's cache, ${XDG_CACHE_HOME:-~/.cache}/hvdlaunch/BUILD/. If
+// this build is there, it runs and prints kAgentGreeting. If not, the far side says so and takes
+// it:
+//
+//   far side   hvdlaunch-agent-need ARCHITECTURE LIBC     as uname -m and getconf tell them
+//   launcher   SIZE SHA256 newline, then SIZE bytes
+//   far side   hvdlaunch-agent-ready BUILD                the agent's own first line
+//
+// or, whatever fails there, hvdlaunch-agent-error TEXT and the end. Text that a login prints before
+// these lines is skipped.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,24 +20,26 @@
 
 namespace hvd {
 
-// The binary to run on the far hosts: this one. Read once, on first need.
+// The binary to run on the far hosts: this one.
 struct AgentBinary {
-  std::string build;   // hex of the GNU build id: names the cached file
+  std::string build;  // own_build_id(): names the cached file
   std::string content;
-  std::string sha256;
+  std::string sha256;  // hex
 };
 
-// Hex of the running program's GNU build id, without reading the file.
-std::string own_build_id();
 // Reads /proc/self/exe and takes its digest.
 Result<AgentBinary> read_own_binary();
 
+// The oldest GNU C library that the running program starts with: "2.36".
+std::string needed_glibc();
+
 // The one line given to the far login shell (bash, dash, csh, fish alike). `arguments` follow
-// `agent` and hold letters, digits, '-' and '_' only.
+// `agent` and hold letters, digits, spaces and -_.=: only.
 std::string bootstrap_command(const std::string& build, const std::string& arguments);
 
 class Bootstrap {
  public:
+  // `host` is its name in sentences.
   Bootstrap(std::string host, std::string build);
 
   enum class State { waiting, need_binary, ready, failed };
@@ -48,8 +55,14 @@ class Bootstrap {
   const std::string& error() const { return error_; }
 
  private:
-  std::string host_, build_;
+  void take_line(const std::string& line);
+  void judge_need(std::string_view platform);
+  void fail(const std::string& why);
+
+  const std::string host_, build_;
   std::string buffer_;
+  size_t skipped_ = 0;
+  bool pushed_ = false;
   std::string error_;
   State state_ = State::waiting;
 };

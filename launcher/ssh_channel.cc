@@ -18,11 +18,11 @@ constexpr Duration kLinger = 1s;
 
 }  // namespace
 
-SshChannel::SshChannel(SshTarget target, Time deadline)
-    : host_(target.host),
+SshChannel::SshChannel(SshTarget target)
+    : label_(target.label),
       started_(now()),
-      start_deadline_(deadline),
-      dial_(Dial::start(std::move(target), deadline)) {}
+      start_deadline_(target.deadline),
+      dial_(Dial::start(std::move(target))) {}
 
 SshChannel::~SshChannel() {
   if (dial_) dial_->cancel();
@@ -96,14 +96,14 @@ void SshChannel::advance_link(Time now) {
   const bool over = linger_end_ && now >= *linger_end_;
   if (link_->life() == SshLink::Life::living && !over) return;
   if (ending) {
-    return close(ChannelEnd::ended, "the remote process on " + host_ + " ended with " + *ending);
+    return close(ChannelEnd::ended, "the remote process on " + label_ + " ended with " + *ending);
   }
   if (link_->life() == SshLink::Life::closed) {
-    return close(ChannelEnd::ended, "the remote process on " + host_ + " ended, " +
+    return close(ChannelEnd::ended, "the remote process on " + label_ + " ended, " +
                                         "and the SSH server did not say how");
   }
   close(ChannelEnd::lost,
-        "the SSH connection to " + host_ + " (" + peer_address_ + ") broke: " + link_->error());
+        "the SSH connection to " + label_ + " (" + peer_address_ + ") broke: " + link_->error());
 }
 
 void SshChannel::close(ChannelEnd end, std::string reason) {
@@ -114,7 +114,7 @@ void SshChannel::close(ChannelEnd end, std::string reason) {
 }
 
 std::string SshChannel::out_of_time(const Dial::Progress& progress, Time now) const {
-  const std::string start = "cannot reach " + host_ + ": ";
+  const std::string start = "cannot reach " + label_ + ": ";
   const std::string within = " within " + format_duration(now - progress.since);
   switch (progress.phase) {
     case DialPhase::preparing:

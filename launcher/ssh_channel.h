@@ -18,9 +18,9 @@ namespace hvd {
 
 class SshChannel final : public Channel {
  public:
-  // Dials at once. The channel is open or closed by `deadline`; earlier if a phase of the dialling
-  // (name, connection, banner, keys, login, start) takes longer than it reasonably may.
-  SshChannel(SshTarget target, Time deadline);
+  // Dials at once. The channel is open or closed by the target's deadline; it is closed earlier if
+  // a phase of the dialling (name, connection, banner, keys, login, start) takes 30 s.
+  explicit SshChannel(SshTarget target);
   // Closes the connection, without waiting for anybody.
   ~SshChannel() override;
 
@@ -44,7 +44,7 @@ class SshChannel final : public Channel {
   void close(ChannelEnd end, std::string reason);
   std::string out_of_time(const Dial::Progress& progress, Time now) const;
 
-  const std::string host_;
+  const std::string label_;
   const Time started_, start_deadline_;
   ChannelState state_ = ChannelState::opening;
   ChannelEnd end_ = ChannelEnd::refused;

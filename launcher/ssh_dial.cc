@@ -50,8 +50,8 @@ Duration pause_before(int attempt) {
 // The thread's work: one attempt after the other until the command runs.
 class Dialler {
  public:
-  Dialler(Dial& dial, const SshTarget& target, Time deadline)
-      : dial_(dial), target_(target), deadline_(deadline) {}
+  Dialler(Dial& dial, const SshTarget& target)
+      : dial_(dial), target_(target), deadline_(target.deadline) {}
 
   Result<std::unique_ptr<SshLink>> run();
 
@@ -64,7 +64,7 @@ class Dialler {
   Attempted start_command();
 
   Trouble unreachable(const std::string& why, bool transient = false) const {
-    return {"cannot reach " + target_.host + ": " + why, transient};
+    return {"cannot reach " + target_.label + ": " + why, transient};
   }
   Trouble closed_early(const std::string& when) const {
     return unreachable(endpoint_.where + " closed the connection " + when, true);
@@ -198,7 +198,7 @@ Attempted Dialler::start_command() {
   const auto rc = repeat(SSH_AGAIN, wait_, [&] { return link_->start_command(target_.command); });
   if (!rc) return Trouble{};
   if (*rc == SSH_OK) return std::nullopt;
-  return Trouble{"logged in on " + target_.host + " (" + endpoint_.where +
+  return Trouble{"logged in on " + target_.label + " (" + endpoint_.where +
                  "), but nothing can be run there: " + link_->error()};
 }
 
@@ -230,7 +230,7 @@ Result<std::unique_ptr<SshLink>> Dialler::run() {
 
 }  // namespace
 
-std::shared_ptr<Dial> Dial::start(SshTarget target, Time deadline) {
+std::shared_ptr<Dial> Dial::start(SshTarget target) {
   start_libssh();
   auto done = make_pipe();
   auto cancelled = make_pipe();
@@ -240,8 +240,8 @@ std::shared_ptr<Dial> Dial::start(SshTarget target, Time deadline) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([dial, target = std::move(target), deadline] {
-    dial->finish(Dialler(*dial, target, deadline).run());
+  std::thread([dial, target = std::move(target)] {
+    dial->finish(Dialler(*dial, target).run());
   }).detach();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return dial;

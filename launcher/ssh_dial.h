@@ -32,8 +32,8 @@ enum class DialPhase {
 // loop's interest: a resolver or an ssh-agent that hangs holds up nobody.
 class Dial {
  public:
-  // Starts the thread. It ends by itself at `deadline`, or soon after cancel().
-  static std::shared_ptr<Dial> start(SshTarget target, Time deadline);
+  // Starts the thread. It ends by itself at the target's deadline, or soon after cancel().
+  static std::shared_ptr<Dial> start(SshTarget target);
 
   // Readable when the result is there.
   int done_fd() const { return done_.read.get(); }

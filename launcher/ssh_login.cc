@@ -141,7 +141,7 @@ Attempted Login::judge(std::optional<int> verdict) {
     const std::string why = link_.error();
     const bool counted = why.find("Too many authentication failures") != why.npos;
     std::string text =
-        "the login on " + target_.host + " (" + endpoint_.where + ") ended early: " + why;
+        "the login on " + target_.label + " (" + endpoint_.where + ") ended early: " + why;
     if (counted) text += "; it was offered " + joined(tried_);
     return Trouble{text, !counted};
   }
@@ -168,7 +168,7 @@ Attempted Login::try_identity() {
     return std::nullopt;
   }
   if (rc != SSH_OK) {
-    return Trouble{"cannot log in on " + target_.host + ": the key file " + path + " " +
+    return Trouble{"cannot log in on " + target_.label + ": the key file " + path + " " +
                    (access(path.c_str(), R_OK) != 0
                         ? "cannot be read: " + std::string(std::strerror(errno))
                         : "holds no private key")};
@@ -225,7 +225,7 @@ Trouble Login::refused() const {
   if ((methods & SSH_AUTH_METHOD_INTERACTIVE) != 0) offered.emplace_back("keyboard-interactive");
   if ((methods & SSH_AUTH_METHOD_HOSTBASED) != 0) offered.emplace_back("hostbased");
   if ((methods & SSH_AUTH_METHOD_GSSAPI_MIC) != 0) offered.emplace_back("gssapi-with-mic");
-  std::string text = target_.host + " (" + endpoint_.where + ") refuses the login of user " + user;
+  std::string text = target_.label + " (" + endpoint_.where + ") refuses the login of user " + user;
   text += tried_.empty() ? ": there was no key to offer" : ": it was offered " + joined(tried_);
   if (!offered.empty()) text += "; the server accepts " + joined(offered, " or ");
   for (const std::string& remark : remarks_) text += "; " + remark;
@@ -243,7 +243,7 @@ Attempted check_host_key(SshLink& link, const SshTarget& target, const Endpoint&
   const std::string entry = endpoint.port == 22
                                 ? endpoint.name
                                 : "[" + endpoint.name + "]:" + std::to_string(endpoint.port);
-  const std::string host = target.host + " (" + endpoint.where + ")";
+  const std::string host = target.label + " (" + endpoint.where + ")";
   switch (verdict) {
     case SSH_KNOWN_HOSTS_UNKNOWN:
     case SSH_KNOWN_HOSTS_NOT_FOUND:

@@ -3,11 +3,13 @@
 
 #include <string>
 
+#include "base/time.h"
+
 namespace hvd {
 
 // Empty fields follow the user's ssh configuration.
 struct SshTarget {
-  std::string host;                   // the name the user gave this host, for sentences
+  std::string label;                  // the name the user gave this host, for sentences
   std::string address;                // a name or a numeric address
   int port = 0;                       // 0: the configuration's, else 22
   std::string user;                   // else the configuration's, else the local name
@@ -16,6 +18,7 @@ struct SshTarget {
   std::string config;                 // replaces the user's and the system's ssh_config
   bool accept_new_host_keys = false;  // unknown ones only; changed ones are always refused
   std::string command;
+  Time deadline{};  // for the start: the command runs by then, or the host is given up
 };
 
 }  // namespace hvd
