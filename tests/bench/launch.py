@@ -1,0 +1,63 @@
+"""How long it takes to start and end a job that does nothing, beside mpiexec.hydra (MPICH) and
+mpirun (Open MPI): on this machine, and on four hosts of the lab over SSH, where a single bare ssh
+is the measure of what cannot be beaten by much."""
+
+import os
+import shutil
+import sys
+
+from common import Report, interleaved, quiet
+from harness import HVDLAUNCH, LAB, Lab, lab_refusal
+
+LOCAL_ROUNDS = int(os.environ.get("BENCH_ROUNDS", "30"))
+LAB_ROUNDS = max(LOCAL_ROUNDS // 3, 1)
+HOSTS = "h1,h2,h3,h4"
+
+
+def open_mpi():
+    path = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    return [path, "--allow-run-as-root", "--oversubscribe"]
+
+
+def local(report):
+    environment = dict(os.environ, OMPI_MCA_btl_vader_single_copy_mechanism="none")
+    times = interleaved(LOCAL_ROUNDS, {
+        "hvdlaunch": quiet(HVDLAUNCH, "-np", "4", "/bin/true"),
+        "mpiexec.hydra": quiet("mpiexec.hydra", "-n", "4", "/bin/true"),
+        "mpirun": quiet(*open_mpi(), "-n", "4", "/bin/true", env=environment),
+    })
+    report.title(f"4 ranks of /bin/true on this machine, median of {LOCAL_ROUNDS} rounds")
+    report.less_is_better("local-4-ranks", times.pop("hvdlaunch"), times)
+
+
+def on_lab(report):
+    lab = Lab(4)
+    try:
+        head = [LAB, "exec", "head"]
+        environment = dict(os.environ, LAB_NAME=lab.name)
+        times = interleaved(LAB_ROUNDS, {
+            "hvdlaunch": quiet(*head, HVDLAUNCH, "-np", "4", "-H", "h1:1,h2:1,h3:1,h4:1", "/bin/true",
+                               env=environment),
+            "mpiexec.hydra": quiet(*head, "mpiexec.hydra", "-launcher", "ssh", "-hosts", HOSTS, "-n", "4",
+                                   "/bin/true", env=environment),
+            "mpirun": quiet(*head, *open_mpi(), "--host", HOSTS, "--mca", "plm_rsh_args",
+                            "-o BatchMode=yes", "-n", "4", "/bin/true", env=environment),
+            "bare ssh": quiet(*head, "ssh", "-o", "BatchMode=yes", "h1", "/bin/true", env=environment),
+        })
+    finally:
+        lab.down()
+    report.title(f"1 rank of /bin/true on each of 4 lab hosts over SSH, median of {LAB_ROUNDS} rounds")
+    report.less_is_better("lab-4-hosts", times.pop("hvdlaunch"), times)
+
+
+def main():
+    report = Report("launch", sys.argv[1:])
+    local(report)
+    refusal = lab_refusal()
+    if refusal:
+        print(f"bench launch: the lab's case is not run: {refusal}", file=sys.stderr)
+    else:
+        on_lab(report)
+
+
+main()

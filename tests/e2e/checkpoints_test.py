@@ -1,0 +1,152 @@
+"""Checkpoints on this machine: resume after the launcher's death, and damaged checkpoints."""
+
+import os
+import shutil
+import stat
+import unittest
+
+import training
+from harness import Case, Trained, committed_steps, kill, main, wait_for
+
+
+class InterruptedTest(Case):
+    """Each test gets a copy of one job that was interrupted by a kill of its launcher."""
+
+    reference = None
+    interrupted = None
+
+    def setUp(self):
+        super().setUp()
+        if InterruptedTest.interrupted is None:
+            self.make_interrupted()
+        self.ckpt = self.path("ckpt")
+        shutil.copytree(InterruptedTest.interrupted, self.ckpt)
+        self.steps = committed_steps(self.ckpt)
+        self.assertGreaterEqual(len(self.steps), 2)
+
+    def make_interrupted(self):
+        InterruptedTest.reference = Trained(self.launch("-np", "4", *training.program()))
+        ckpt = self.path("made")
+        run = self.start("-np", "4", "--checkpoint-dir", ckpt, *training.program(step_ms=10))
+        training.wait_for_checkpoints(run, ckpt, 3)
+        kill(run.launcher)
+        run.wait(10)
+        self.assert_nothing_left()
+        kept = self.dir + "-interrupted"
+        self.addClassCleanup(shutil.rmtree, kept, True)
+        shutil.move(ckpt, kept)
+        InterruptedTest.interrupted = kept
+
+    def step_folder(self, step):
+        return os.path.join(self.ckpt, f"step-{step:09d}")
+
+    def resume(self, *options):
+        return self.launch("resume", self.ckpt, *options)
+
+    def assert_resumes_at(self, step, *options):
+        run = self.resume(*options)
+        trained = training.assert_same_result(self, run, self.reference, every=3 * training.EVERY)
+        self.assertEqual(trained.resumed_at, step, str(run))
+        return run
+
+    def damage(self, change, name="rank-0001.safetensors"):
+        """Damages a file of the newest checkpoint; the one before must be used, and the newest named."""
+        path = os.path.join(self.step_folder(self.steps[-1]), name)
+        with open(path, "r+b") as f:
+            change(f)
+        run = self.assert_resumes_at(self.steps[-2])
+        self.assertRegex(run.err, rf"step-0*{self.steps[-1]}\b|step {self.steps[-1]}\b")
+        return run
+
+    def test_resume_needs_no_other_argument(self):
+        run = self.assert_resumes_at(self.steps[-1])
+        self.assertIn("train_digits", run.err)  # the command is printed first
+
+    def test_resume_with_another_number_of_ranks(self):
+        self.assert_resumes_at(self.steps[-1], "-np", "2")
+
+    def test_a_truncated_shard(self):
+        def truncate(f):
+            f.truncate(os.fstat(f.fileno()).st_size - 1)
+
+        self.assertIn("rank-0001", self.damage(truncate).err)
+
+    def test_a_flipped_bit_in_a_shard(self):
+        def flip(f):
+            middle = os.fstat(f.fileno()).st_size // 2
+            f.seek(middle)
+            byte = f.read(1)[0]
+            f.seek(middle)
+            f.write(bytes([byte ^ 0x10]))
+
+        self.assertIn("rank-0001", self.damage(flip).err)
+
+    def test_an_empty_shard(self):
+        self.damage(lambda f: f.truncate(0))
+
+    def test_a_truncated_manifest(self):
+        self.damage(lambda f: f.truncate(os.fstat(f.fileno()).st_size // 2), "manifest.json")
+
+    def test_a_changed_manifest(self):
+        def change(f):
+            text = f.read()
+            f.seek(0)
+            f.write(text.replace(b"%d" % self.steps[-1], b"%d" % (self.steps[-1] + 1)))
+
+        self.damage(change, "manifest.json")
+
+    def test_a_missing_shard(self):
+        self.damage(lambda f: os.unlink(f.name))
+
+    def test_a_missing_manifest(self):
+        self.damage(lambda f: os.unlink(f.name), "manifest.json")
+
+    def test_a_save_that_was_not_committed_is_ignored(self):
+        shutil.copytree(self.step_folder(self.steps[-1]), os.path.join(self.ckpt, "step-000999999.tmp-1"))
+        self.assert_resumes_at(self.steps[-1])
+
+    def test_nothing_whole_is_left(self):
+        for step in self.steps:
+            os.truncate(os.path.join(self.step_folder(step), "rank-0000.safetensors"), 10)
+        self.assert_code(self.resume(), 3)
+
+    def test_the_job_file_is_private(self):
+        path = os.path.join(self.ckpt, "job.toml")
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        os.chmod(path, 0o666)
+        run = self.resume()
+        self.assert_code(run, 2)
+        self.assertIn("job.toml", run.err)
+
+    def test_a_finished_job_ends_at_once(self):
+        self.assert_resumes_at(self.steps[-1])
+        run = self.resume()
+        self.assert_code(run, 0)
+        self.assertEqual(Trained(run).sha256, self.reference.sha256)
+
+
+class RetentionTest(Case):
+    def test_the_newest_three_are_kept(self):
+        run = self.launch("-np", "2", "--checkpoint-dir", self.path("ckpt"), *training.program())
+        self.assert_code(run, 0)
+        self.assertEqual(committed_steps(self.path("ckpt")), [80, 100, 120])
+
+    def test_what_is_not_ours_is_left_alone(self):
+        other = self.path("ckpt", "step-000000007")
+        os.makedirs(other)
+        with open(os.path.join(other, "notes.txt"), "w") as f:
+            f.write("mine")
+        run = self.launch("-np", "2", "--checkpoint-dir", self.path("ckpt"), *training.program())
+        self.assert_code(run, 0)
+        self.assertTrue(os.path.exists(os.path.join(other, "notes.txt")))
+
+    def test_nothing_to_resume(self):
+        os.mkdir(self.path("empty"))
+        for folder in (self.path("empty"), self.path("missing")):
+            run = self.launch("resume", folder, timeout=20)
+            self.assert_code(run, 3)
+            self.assertIn(folder, run.err)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The main job on real hosts: 4 hosts, 16 ranks, and a spare; whatever is done to ranks, agents,
+hosts and links, the job ends with the weights of the undisturbed run."""
+
+import os
+import shutil
+import signal
+import time
+import unittest
+
+import training
+from harness import LabCase, Trained, committed_steps, is_alive, kill, main, needs_lab, wait_for
+
+HOSTS = ["h1", "h2", "h3", "h4"]
+
+
+@needs_lab
+class JobTest(LabCase):
+    hosts = 5  # the last is the spare
+    reference = None
+
+    def train(self, *options, ckpt="/srv/lab/ckpt", spares=("h5",), step_ms=20):
+        return self.start("-np", "16", "-H", self.host_file(HOSTS, 4, spares), "--heartbeat-timeout", "2",
+                          "--checkpoint-dir", ckpt, *options, *training.program(step_ms=step_ms))
+
+    def setUp(self):
+        super().setUp()
+        self.ckpt = f"{self.lab.shared}/ckpt"
+        if JobTest.reference is None:
+            run = self.train(step_ms=0).wait()
+            self.assert_code(run, 0)
+            JobTest.reference = Trained(run)
+            self.assertGreaterEqual(JobTest.reference.accuracy, 0.95)
+            self.assertEqual(JobTest.reference.resumed_at, 0)
+            shutil.rmtree(self.ckpt)
+
+    def half_way(self, run, folder=None):
+        training.wait_for_checkpoints(run, folder or self.ckpt)
+
+    def assert_same(self, run, **options):
+        return training.assert_same_result(self, run.wait(), self.reference, **options)
+
+    def workers_on(self, host):
+        return [p.pid for p in self.lab.processes(host) if "HVD_RANK" in p.environment()]
+
+    def later_attempt_runs(self):
+        return any(p.environment().get("HVD_ATTEMPT", "1") != "1"
+                   for h in self.lab.hosts for p in self.lab.processes(h))
+
+    def test_no_fault(self):
+        self.assert_same(self.train(), disturbed=False)
+
+    def test_kill_of_a_rank(self):
+        for rank in (0, 7):
+            with self.subTest(rank=rank):
+                run = self.train()
+                self.half_way(run)
+                kill(run.workers()[rank].pid)
+                self.assert_same(run)
+                self.assert_nothing_left()
+                shutil.rmtree(self.ckpt)
+
+    def test_kill_of_an_agent(self):
+        run = self.train()
+        self.half_way(run)
+        kill(run.agents("h3")[0][1].pid)
+        self.assert_same(run)
+        self.assertIn("h3", run.err)
+
+    def test_power_off_of_a_host_with_a_spare(self):
+        run = self.train()
+        self.half_way(run)
+        self.lab("kill", "h2")
+        self.assert_same(run)
+        self.assertRegex(run.err, "h5.*h2|h2.*h5")
+
+    def test_power_off_of_the_host_of_rank_0(self):
+        run = self.train()
+        self.half_way(run)
+        self.lab("kill", "h1")
+        self.assert_same(run)
+
+    def test_cut_of_a_host_with_a_spare(self):
+        run = self.train()
+        self.half_way(run)
+        old = self.workers_on("h4")
+        self.lab("cut", "h4")
+        self.addCleanup(self.lab, "heal", "h4")
+        wait_for(self.later_attempt_runs, 30, f"the next attempt\n{run}")
+        self.assertEqual([p for p in old if is_alive(p)], [], "ranks run twice")
+        self.assert_same(run)
+        self.assertRegex(run.err, "h5.*h4|h4.*h5")
+        # The cut host cleaned up by itself, without a word from the launcher.
+        wait_for(lambda: not self.lab.processes("h4") or all(
+            p.name == "sshd" for p in self.lab.processes("h4")), 10, "h4 to be clean")
+        for p in self.lab.processes("h4"):  # sshd waits for a connection that never ends
+            kill(p.pid)
+
+    def test_kill_of_the_launcher_and_resume(self):
+        run = self.train()
+        self.half_way(run)
+        kill(run.launcher)
+        run.wait(20)
+        self.assert_nothing_left()
+        newest = committed_steps(self.ckpt)[-1]
+        trained = self.assert_same(self.start("resume", "/srv/lab/ckpt"))
+        self.assertEqual(trained.resumed_at, newest)
+
+    def test_a_stopped_agent(self):
+        run = self.train()
+        self.half_way(run)
+        old = self.workers_on("h2")
+        self.assertEqual(len(old), 4)
+        kill(run.agents("h2")[0][1].pid, signal.SIGSTOP)
+        wait_for(self.later_attempt_runs, 30, f"the next attempt\n{run}")
+        self.assertEqual([p for p in old if is_alive(p)], [], "ranks run twice")
+        self.assert_same(run)
+
+    def test_a_stopped_keeper(self):
+        run = self.train()
+        self.half_way(run)
+        keeper, agent = run.agents("h2")[0]
+        kill(keeper.pid, signal.SIGSTOP)
+        kill(agent.pid)
+        self.addCleanup(lambda: is_alive(keeper.pid) and kill(keeper.pid))
+        self.assert_same(run)
+        kill(keeper.pid, signal.SIGCONT)
+
+    def test_checkpoints_not_visible_where_it_was_typed(self):
+        folder = f"{self.lab.state}/nodes/ckpt"
+        run = self.train(ckpt="/srv/nodes/ckpt")
+        self.addCleanup(shutil.rmtree, folder)
+        self.half_way(run, folder)
+        kill(run.workers()[5].pid)
+        self.assert_same(run)
+        self.assertFalse(os.path.exists(f"{self.lab.state}/hosts/head/root/ckpt"))
+
+    def test_checkpoints_private_to_each_host(self):
+        folder = f"{self.lab.state}/hosts/h2/root/ckpt"
+        run = self.train(ckpt="/root/ckpt", spares=())
+        for host in HOSTS:
+            self.addCleanup(shutil.rmtree, f"{self.lab.state}/hosts/{host}/root/ckpt")
+        self.half_way(run, folder)
+        kill(run.workers()[9].pid)
+        self.assert_same(run)
+
+    def test_interrupt(self):
+        run = self.train()
+        self.half_way(run)
+        kill(run.launcher, signal.SIGINT)
+        started = time.monotonic()
+        self.assert_code(run.wait(40), 130)
+        self.assertLess(time.monotonic() - started, 35)
+
+
+if __name__ == "__main__":
+    main()

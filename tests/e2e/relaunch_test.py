@@ -1,0 +1,141 @@
+"""Relaunch on this machine: from the newest checkpoint, with the same result; budgets and loops."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+import training
+from harness import PROGRAMS, PYTHON, TREE, Case, Trained, kill, lines_of, main, wait_for
+
+
+class DigitsTest(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls._reference = None
+
+    def reference(self):
+        """The undisturbed result; made once."""
+        if DigitsTest._reference is None:
+            run = self.launch("-np", "4", *training.program())
+            self.assert_code(run, 0)
+            DigitsTest._reference = Trained(run)
+        return DigitsTest._reference
+
+    def slow(self, *options, size=4, step_ms=10):
+        return self.start("-np", str(size), "--checkpoint-dir", self.path("ckpt"), *options,
+                          *training.program(step_ms=step_ms))
+
+    def test_undisturbed_is_accurate(self):
+        self.assertGreaterEqual(self.reference().accuracy, 0.95)
+
+    def test_the_number_of_ranks_does_not_change_the_result(self):
+        for size in (1, 2, 8):
+            run = self.launch("-np", str(size), *training.program())
+            self.assertEqual(Trained(run).sha256, self.reference().sha256, f"{size} ranks")
+
+    def kill_rank(self, rank):
+        run = self.slow()
+        training.wait_for_checkpoints(run, self.path("ckpt"))
+        kill(run.workers()[rank].pid)
+        training.assert_same_result(self, run.wait(), self.reference())
+        self.assertRegex(run.err, rf"rank {rank} .*SIGKILL")
+
+    def test_kill_of_rank_0(self):
+        self.kill_rank(0)
+
+    def test_kill_of_another_rank(self):
+        self.kill_rank(3)
+
+    def test_segmentation_fault_of_a_rank(self):
+        run = self.slow()
+        training.wait_for_checkpoints(run, self.path("ckpt"))
+        kill(run.workers()[2].pid, signal.SIGSEGV)
+        training.assert_same_result(self, run.wait(), self.reference())
+
+    def test_kill_of_the_agent(self):
+        run = self.slow()
+        training.wait_for_checkpoints(run, self.path("ckpt"))
+        kill(run.agents()[0][1].pid)
+        training.assert_same_result(self, run.wait(), self.reference())
+
+    def test_three_kills(self):
+        run = self.slow(step_ms=20)
+        for rank, count in ((1, 1), (2, 2), (0, 3)):
+            training.wait_for_checkpoints(run, self.path("ckpt"), count)
+            kill(run.wait_for_workers(4)[rank].pid)
+        self.assert_code(run.wait(), 0)
+        trained = Trained(run)
+        self.assertEqual(trained.sha256, self.reference().sha256)
+        self.assertGreater(trained.resumed_at, 0)
+
+    def test_a_kill_before_the_first_checkpoint_starts_over(self):
+        run = self.start("-np", "4", "--checkpoint-dir", self.path("ckpt"),
+                         *training.program(every=1000, step_ms=10))
+        kill(run.wait_for_workers(4)[1].pid)
+        self.assert_code(run.wait(), 0)
+        trained = Trained(run)
+        self.assertEqual((trained.sha256, trained.resumed_at), (self.reference().sha256, 0))
+
+    def test_without_a_checkpoint_folder_there_is_no_relaunch(self):
+        run = self.start("-np", "4", *training.program(step_ms=10))
+        kill(run.wait_for_workers(4)[1].pid)
+        self.assert_code(run.wait(), 137)
+
+
+class BudgetTest(Case):
+    def attempts(self, run):
+        return max(int(n) for n in lines_of(run.out, 0))
+
+    def test_the_budget_is_kept_to_its_number(self):
+        run = self.launch("-np", "2", "--max-restarts", "2", "--checkpoint-dir", self.path("ckpt"), "sh",
+                          "-c", "echo $HVD_ATTEMPT; sleep 0.2; kill -KILL $$")
+        self.assertIn(run.code, (70, 137), str(run))
+        self.assertEqual(self.attempts(run), 3)
+
+    def test_a_crash_loop_ends_after_three(self):
+        run = self.launch("-np", "2", "--checkpoint-dir", self.path("ckpt"), "sh", "-c",
+                          "echo $HVD_ATTEMPT; [ $HVD_RANK = 0 ] || { sleep 0.2; exit 9; }; exec sleep 60")
+        self.assert_code(run, 9)
+        self.assertEqual(self.attempts(run), 3)
+
+    def test_a_program_that_is_not_there_is_not_tried_again(self):
+        run = self.launch("-np", "2", "--checkpoint-dir", self.path("ckpt"), "no-such-program", timeout=20)
+        self.assert_code(run, 127)
+
+    def test_a_relaunched_rank_knows_why(self):
+        script = ("echo $HVD_ATTEMPT:$HVD_RESTART_REASON;"
+                  "[ $HVD_ATTEMPT != 1 ] || { sleep 0.2; kill -KILL $$; }")
+        run = self.launch("-np", "1", "--max-restarts", "1", "sh", "-c", script)
+        self.assert_code(run, 0)
+        first, second = lines_of(run.out, 0)
+        self.assertEqual(first, "1:")
+        self.assertRegex(second, r"^2:.+")
+
+
+class ForeignTest(Case):
+    def test_a_checkpoint_told_by_datagram_is_resumed(self):
+        run = self.launch("-np", "2", "--checkpoint-dir", self.path("ckpt"), PYTHON,
+                          f"{PROGRAMS}/foreign.py", self.dir)
+        self.assert_code(run, 0)
+        self.assertEqual(lines_of(run.out, 0), [
+            "attempt 1 resumes nothing at -", f"attempt 2 resumes {self.path('model-7.pt')} at 7"])
+
+    @unittest.skipIf(subprocess.run([PYTHON, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode,
+                     f"{PYTHON} has no torch")
+    def test_pytorch_ddp_resumes_from_its_own_checkpoint(self):
+        ddp = os.path.join(TREE, "examples", "train_ddp.py")
+        run = self.start("-np", "2", "--checkpoint-dir", self.path("ckpt"), PYTHON, ddp, "--steps", "60",
+                         "--checkpoint-every", "10", "--step-ms", "30")
+        wait_for(lambda: not run.running or any(
+            name.endswith(".pt") for _, _, names in os.walk(self.path("ckpt")) for name in names),
+            60, f"a checkpoint of torch\n{run}")
+        kill(run.workers()[1].pid)
+        self.assert_code(run.wait(), 0)
+        trained = Trained(run)
+        self.assertGreater(trained.resumed_at, 0, str(run))
+        self.assertEqual(trained.steps, 60)
+
+
+if __name__ == "__main__":
+    main()
