@@ -60,14 +60,17 @@ Result<std::string> read_file(const std::string& path, size_t limit) {
   }
 }
 
+Status sync_folder(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || fsync(fd.get()) != 0) return errno_error("cannot sync " + path, errno);
+  return Ok{};
+}
+
 namespace {
 
 Status sync_folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const Fd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || fsync(fd.get()) != 0) return errno_error("cannot sync " + folder, errno);
-  return Ok{};
+  return sync_folder(slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }
 
 }  // namespace

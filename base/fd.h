@@ -50,6 +50,9 @@ Result<std::string> read_file(const std::string& path, size_t limit);
 // fsynced. `mode` is the file's.
 Status replace_file(const std::string& path, std::string_view bytes, int mode);
 
+// Puts a folder's entries on disk.
+Status sync_folder(const std::string& path);
+
 // Makes the folder and its parents, with `mode` for those it makes.
 Status make_folders(const std::string& path, int mode);
 
