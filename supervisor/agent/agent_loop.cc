@@ -1,0 +1,339 @@
+#include "supervisor/agent/agent_loop.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/build_id.h"
+#include "base/process.h"
+#include "supervisor/agent/checkpoint_tasks.h"
+#include "supervisor/agent/complain.h"
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// Output of past attempts that may wait for credit, over all ranks.
+constexpr size_t kMostLeftOutput = 64u << 20;
+// The keeper goes on where this ends.
+constexpr int kKillLimitMs = 10'000;
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> words;
+  for (char** word = environ; word != nullptr && *word != nullptr; ++word) words.push_back(*word);
+  return words;
+}
+
+std::string absolute(const std::string& workdir) {
+  if (!workdir.empty() && workdir.front() == '/') return workdir;
+  char* here = getcwd(nullptr, 0);
+  const std::string base = here == nullptr ? "/" : here;
+  std::free(here);
+  return workdir.empty() ? base : base + "/" + workdir;
+}
+
+// What the answer to a task says when the task is not even tried.
+DirectoryProbed refusal(const ProbeDirectory& task, const std::string& why) {
+  return {task.request, false, why};
+}
+CheckpointsListed refusal(const ListCheckpoints& task, const std::string& why) {
+  CheckpointsListed answer;
+  answer.request = task.request;
+  answer.error = why;
+  return answer;
+}
+CheckpointVerified refusal(const VerifyCheckpoint& task, const std::string& why) {
+  CheckpointVerified answer{task.request, task.step, {}, {}};
+  for (const uint32_t rank : task.shards) answer.defects.push_back({rank, why});
+  return answer;
+}
+template <class M>
+Performed refusal(const M& task, const std::string& why) {
+  return {task.request, why};
+}
+
+}  // namespace
+
+AgentLoop::AgentLoop(AgentOptions options, AgentSeat seat)
+    : options_(std::move(options)),
+      seat_(std::move(seat)),
+      facts_(read_facts()),
+      link_(poller_, STDIN_FILENO, STDOUT_FILENO),
+      lease_(seat_.lease) {}
+
+bool AgentLoop::set_up() {
+  Result<WorkerSocket> socket = WorkerSocket::open(poller_, seat_.folder + "/agent");
+  Result<ReservedPort> port = ReservedPort::take();
+  if (!socket || !port) {
+    complain((socket ? port.error() : socket.error()).text);
+    return false;
+  }
+  socket_.emplace(std::move(*socket));
+  port_.emplace(std::move(*port));
+  tasks_.emplace(poller_);
+  link_.send_raw(std::string(kAgentGreeting) + own_build_id() + "\n");
+  return true;
+}
+
+int AgentLoop::run() {
+  if (!set_up()) return 1;
+  while (true) {
+    link_.flush();
+    if (const std::optional<int> code = verdict(now())) return *code;
+    watch();
+    for (const Ready& ready : poller_.wait(deadline())) dispatch(ready);
+    act(now());
+  }
+}
+
+std::optional<int> AgentLoop::verdict(Time now) {
+  if (keeper_dead_) {
+    const int code = kill_everything();
+    remove_socket_folder(seat_.folder);
+    return code;
+  }
+  if (lease_.over(now)) {
+    complain(greeted_ ? "lost the launcher: no answer to its heartbeats within the lease"
+                      : "no launcher spoke to it within " + format_duration(kStartLease));
+    return kill_everything();
+  }
+  if (parting_ == Parting::none || attempt_) return std::nullopt;
+  if (parting_ == Parting::launcher_gone) return 1;
+  return link_.unsent() == 0 ? std::optional(0) : std::nullopt;
+}
+
+int AgentLoop::kill_everything() {
+  static_cast<void>(kill_all_descendants(kKillLimitMs));
+  return 1;
+}
+
+void AgentLoop::watch() {
+  const bool room_for_output = link_.unsent() < LauncherLink::kPatientAbove;
+  const bool room_for_messages = link_.unsent() < LauncherLink::kBusyAbove;
+  if (!keeper_dead_) poller_.watch(seat_.keeper.get(), poll_name(Source::keeper), {true, false});
+  link_.watch();
+  tasks_->watch();
+  socket_->watch(room_for_messages);
+  if (attempt_) attempt_->watch(room_for_output, room_for_messages);
+}
+
+std::optional<Time> AgentLoop::deadline() const {
+  std::optional<Time> first = earlier(lease_.end(), socket_->deadline());
+  if (greeted_) first = earlier(first, next_beat_);
+  return attempt_ ? earlier(first, attempt_->deadline()) : first;
+}
+
+void AgentLoop::dispatch(const Ready& ready) {
+  const uint64_t serial = serial_of(ready.id);
+  switch (source_of(ready.id)) {
+    case Source::keeper: {
+      char byte;
+      keeper_dead_ = recv(seat_.keeper.get(), &byte, 1, MSG_DONTWAIT) == 0;
+      break;
+    }
+    case Source::wire_in:
+      take_messages();
+      break;
+    case Source::wire_out:
+      break;  // every round of the loop writes what it can
+    case Source::tasks:
+      for (const FromAgent& answer : tasks_->take_answers()) link_.send(answer);
+      break;
+    case Source::listener:
+      socket_->accept_waiting(now());
+      break;
+    case Source::connection:
+      if (ready.write) socket_->flush(serial);
+      if (ready.read) take_news(socket_->receive(serial));
+      break;
+    case Source::exit:
+      if (attempt_) attempt_->worker_ended(serial);
+      break;
+    case Source::notify:
+      if (attempt_) attempt_->notified(serial);
+      break;
+    case Source::out:
+      if (attempt_) attempt_->output_ready(serial, Stream::out);
+      break;
+    case Source::err:
+      if (attempt_) attempt_->output_ready(serial, Stream::err);
+      break;
+  }
+}
+
+void AgentLoop::take_news(std::vector<WorkerNews> news) {
+  for (WorkerNews& one : news) {
+    if (attempt_) attempt_->heard(std::move(one));
+  }
+}
+
+void AgentLoop::take_messages() {
+  for (ToAgent& message : link_.receive()) {
+    if (!greeted_ && !std::holds_alternative<LauncherHello>(message)) {
+      complain("the launcher did not begin with its hello");
+      return part(Parting::launcher_gone, 0ns);
+    }
+    std::visit([this](auto& m) { handle(m); }, message);
+  }
+  if (!link_.complaint().empty()) complain(link_.complaint());
+}
+
+void AgentLoop::act(Time now) {
+  if (link_.ended() && parting_ == Parting::none) part(Parting::launcher_gone, failure_grace_);
+  socket_->expire(now);
+  for (const std::string& notice : socket_->take_notices()) link_.send(AgentNotice{notice});
+  if (attempt_) {
+    attempt_->act(now);
+    if (attempt_->gone()) close_attempt();
+  }
+  if (greeted_ && now >= next_beat_) beat(now);
+}
+
+void AgentLoop::beat(Time now) {
+  next_beat_ = now + lease_.beat_period();
+  Beat beat;
+  beat.agent_time = now.time_since_epoch().count();
+  beat.attempt = last_attempt_;
+  if (attempt_) {
+    beat.steps = attempt_->take_changed_steps();
+    attempt_->reap_orphans();
+  }
+  link_.send(beat);
+}
+
+void AgentLoop::close_attempt() {
+  for (OutputStream& stream : attempt_->take_streams()) left_output_.push_back(std::move(stream));
+  forget_oldest_output();
+  socket_->end();
+  // The new port is taken while the old one is still held, so that it is another one.
+  Result<ReservedPort> port = ReservedPort::take();
+  if (port) {
+    port_.emplace(std::move(*port));
+  } else {
+    link_.send(AgentNotice{port.error().text});
+  }
+  link_.send(AttemptStopped{attempt_->number(), port_->number()});
+  attempt_.reset();
+}
+
+void AgentLoop::forget_oldest_output() {
+  size_t bytes = 0, kept = 0;
+  while (kept < left_output_.size()) {
+    bytes += left_output_[left_output_.size() - 1 - kept].held();
+    if (bytes > kMostLeftOutput) break;
+    ++kept;
+  }
+  if (kept == left_output_.size()) return;
+  left_output_.erase(left_output_.begin(), left_output_.end() - static_cast<ptrdiff_t>(kept));
+  link_.send(AgentNotice{"output of earlier attempts was dropped: nobody took it"});
+}
+
+void AgentLoop::part(Parting parting, Duration grace) {
+  // A launcher that is gone after its Goodbye has said all it had to.
+  if (parting_ == Parting::none) parting_ = parting;
+  if (!attempt_) return;
+  StopAttempt stop;
+  stop.attempt = attempt_->number();
+  stop.grace_ns = static_cast<uint64_t>(grace.count());
+  attempt_->stop(stop, now());
+}
+
+void AgentLoop::handle(const LauncherHello& message) {
+  if (greeted_) return;
+  greeted_ = true;
+  host_name_ = message.host_name;
+  failure_grace_ = bounded(message.failure_grace_ns);
+  lease_.set_silence(message.silence_ns);
+  link_.send(AgentHello{kProtocol, facts_.hostname, facts_.boot_id, facts_.cores, facts_.gpus,
+                        port_->number()});
+}
+
+void AgentLoop::handle(const Echo& message) {
+  lease_.echoed(message.agent_time, now());
+  send_lease(seat_, lease_.end());
+}
+
+void AgentLoop::handle(StartAttempt& message) {
+  const bool old = any_attempt_ && message.attempt <= last_attempt_;
+  if (old || parting_ != Parting::none) return;
+  if (attempt_) {
+    link_.send(AgentNotice{"attempt " + std::to_string(message.attempt) +
+                           " was not started: attempt " + std::to_string(attempt_->number()) +
+                           " is not stopped"});
+    return;
+  }
+  any_attempt_ = true;
+  last_attempt_ = message.attempt;
+  WorkerSurroundings around;
+  around.job = options_.job;
+  around.host_name = host_name_;
+  around.cores = facts_.cores;
+  around.gpus = facts_.gpus;
+  around.workdir = absolute(message.workdir);
+  around.agent_socket = seat_.folder + "/agent";
+  around.login = own_environment();
+  attempt_.emplace(poller_, link_, *socket_, std::move(message), around, seat_.folder);
+}
+
+void AgentLoop::handle(const StopAttempt& message) {
+  if (attempt_) attempt_->stop(message, now());
+}
+
+void AgentLoop::handle(const Credit& message) {
+  if (attempt_) attempt_->grant(message);
+  std::erase_if(left_output_, [&](OutputStream& stream) {
+    const OutputEnd& identity = stream.identity();
+    if (identity.attempt == message.attempt && identity.rank == message.rank &&
+        identity.stream == message.stream) {
+      stream.grant(message.bytes);
+      stream.pump(link_);
+    }
+    return stream.done();
+  });
+}
+
+template <class M>
+void AgentLoop::pass_on(const M& message) {
+  if (attempt_ && message.attempt == attempt_->number()) socket_->send_all(ToWorker(message));
+}
+
+template <class Answer, class M>
+void AgentLoop::submit(const M& message) {
+  const bool taken = tasks_->submit([message] { return FromAgent(Answer(perform(message))); });
+  if (!taken) link_.send(refusal(message, "too many checkpoint tasks wait on this host"));
+}
+
+void AgentLoop::handle(const ProbeDirectory& message) {
+  submit<DirectoryProbed>(message);
+}
+void AgentLoop::handle(const ListCheckpoints& message) {
+  submit<CheckpointsListed>(message);
+}
+void AgentLoop::handle(const VerifyCheckpoint& message) {
+  submit<CheckpointVerified>(message);
+}
+void AgentLoop::handle(const PruneCheckpoints& message) {
+  submit<Performed>(message);
+}
+void AgentLoop::handle(const WriteJobFile& message) {
+  submit<Performed>(message);
+}
+
+void AgentLoop::handle(const CommitCheckpoint& message) {
+  if (message.attempt < last_attempt_) {
+    link_.send(refusal(message, "attempt " + std::to_string(message.attempt) +
+                                    " may not commit: attempt " + std::to_string(last_attempt_) +
+                                    " has begun"));
+    return;
+  }
+  submit<Performed>(message);
+}
+
+void AgentLoop::handle(const Goodbye& message) {
+  part(Parting::goodbye, bounded(message.grace_ns));
+}
+
+}  // namespace hvd

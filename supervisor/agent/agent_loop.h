@@ -1,0 +1,100 @@
+// The agent proper: one loop over wire 1, wire 2, the workers' ends and output, the keeper and the
+// task thread. Nothing in it waits but the poller.
+//
+// It ends when the launcher said Goodbye or is gone, after the workers were stopped; at once, with
+// KILL to all, when the lease is over or the keeper is dead.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/message.h"
+#include "base/poller.h"
+#include "supervisor/agent/attempt.h"
+#include "supervisor/agent/facts.h"
+#include "supervisor/agent/keeper.h"
+#include "supervisor/agent/launcher_link.h"
+#include "supervisor/agent/lease.h"
+#include "supervisor/agent/reserved_port.h"
+#include "supervisor/agent/task_thread.h"
+#include "supervisor/agent/worker_socket.h"
+
+namespace hvd {
+
+struct AgentOptions {
+  std::string job;
+  uint32_t host = 0;  // index in the job's list of hosts
+};
+
+class AgentLoop {
+ public:
+  AgentLoop(AgentOptions options, AgentSeat seat);
+
+  // Until the end; the exit code.
+  int run();
+
+ private:
+  enum class Parting { none, goodbye, launcher_gone };
+
+  // One alternative of ToAgent each.
+  void handle(const LauncherHello& message);
+  void handle(const Echo& message);
+  void handle(StartAttempt& message);
+  void handle(const StopAttempt& message);
+  void handle(const Credit& message);
+  void handle(const ExchangeResult& message) { pass_on(message); }
+  void handle(const SaveResult& message) { pass_on(message); }
+  void handle(const LoadResult& message) { pass_on(message); }
+  void handle(const ProbeDirectory& message);
+  void handle(const ListCheckpoints& message);
+  void handle(const VerifyCheckpoint& message);
+  void handle(const CommitCheckpoint& message);
+  void handle(const PruneCheckpoints& message);
+  void handle(const WriteJobFile& message);
+  void handle(const Goodbye& message);
+
+  template <class M>
+  void pass_on(const M& message);
+  // Gives the task thread a message to perform(), or answers that it is too busy.
+  template <class Answer, class M>
+  void submit(const M& message);
+
+  bool set_up();
+  void take_messages();
+  void take_news(std::vector<WorkerNews> news);
+  void dispatch(const Ready& ready);
+  void watch();
+  std::optional<Time> deadline() const;
+  void act(Time now);
+  void beat(Time now);
+  void close_attempt();
+  void forget_oldest_output();
+  void part(Parting parting, Duration grace);
+  // The exit code once there is nothing left to do.
+  std::optional<int> verdict(Time now);
+  int kill_everything();
+
+  const AgentOptions options_;
+  AgentSeat seat_;
+  const HostFacts facts_;
+  Poller poller_;
+  LauncherLink link_;
+  Lease lease_;
+  std::optional<WorkerSocket> socket_;
+  std::optional<TaskThread> tasks_;
+  std::optional<ReservedPort> port_;
+
+  bool greeted_ = false;  // LauncherHello came
+  std::string host_name_;
+  Duration failure_grace_{};
+  Time next_beat_{};
+  uint32_t last_attempt_ = 0;
+  bool any_attempt_ = false;
+  std::optional<Attempt> attempt_;
+  std::vector<OutputStream> left_output_;  // of attempts that are gone, oldest first
+  Parting parting_ = Parting::none;
+  bool keeper_dead_ = false;
+};
+
+}  // namespace hvd

@@ -1,0 +1,226 @@
+#include "supervisor/agent/attempt.h"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+// Between two rounds of KILL: short at first, since most trees die at once.
+constexpr Duration kFirstPause = 1ms;
+constexpr Duration kLongestPause = 50ms;
+// A tree that is not dead by then is waiting in the kernel, and the user should know.
+constexpr Duration kSlowDeath = 5s;
+}  // namespace
+
+Duration bounded(uint64_t ns) {
+  constexpr auto kMost = static_cast<uint64_t>(Duration(24h * 366).count());
+  return Duration(static_cast<int64_t>(std::min(ns, kMost)));
+}
+
+Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, StartAttempt start,
+                 const WorkerSurroundings& around, const std::string& folder)
+    : link_(link), socket_(socket), start_(std::move(start)) {
+  const auto local_size = static_cast<uint32_t>(start_.places.size());
+  std::vector<Welcome> welcomes;
+  for (const Place& place : start_.places) {
+    welcomes.push_back({start_.attempt, place.rank, start_.size, place.local_rank, local_size,
+                        start_.data_address, start_.secret});
+  }
+  socket_.begin(start_.attempt, welcomes);
+  for (const Place& place : start_.places) {
+    workers_.push_back(std::make_unique<Worker>(poller, workers_.size(), start_, place));
+    this->start(*workers_.back(), around, folder);
+  }
+}
+
+void Attempt::start(Worker& worker, const WorkerSurroundings& around, const std::string& folder) {
+  const std::optional<SpawnFailure> failure = worker.start(start_, around, folder);
+  if (!failure) {
+    link_.send(WorkerStarted{number(), worker.rank(), worker.pid()});
+    return;
+  }
+  WorkerEnded ended;
+  ended.attempt = number();
+  ended.rank = worker.rank();
+  ended.exit_code = failure->code;
+  ended.not_started = failure->text;
+  link_.send(ended);
+  worker.stream(Stream::out).pump(link_);
+  worker.stream(Stream::err).pump(link_);
+}
+
+Worker* Attempt::find(uint32_t rank) {
+  for (const auto& worker : workers_) {
+    if (worker->rank() == rank) return worker.get();
+  }
+  return nullptr;
+}
+
+Worker* Attempt::at(uint64_t index) {
+  return index < workers_.size() ? workers_[index].get() : nullptr;
+}
+
+std::vector<RankStep> Attempt::known_steps() {
+  std::vector<RankStep> steps;
+  for (const auto& worker : workers_) {
+    worker->progress().refresh();
+    if (worker->progress().step() > 0) steps.push_back({worker->rank(), worker->progress().step()});
+  }
+  return steps;
+}
+
+std::vector<RankStep> Attempt::take_changed_steps() {
+  std::vector<RankStep> steps;
+  for (const RankStep& known : known_steps()) {
+    Worker& worker = *find(known.rank);
+    if (worker.reported_step == known.step) continue;
+    worker.reported_step = known.step;
+    steps.push_back(known);
+  }
+  return steps;
+}
+
+std::vector<pid_t> Attempt::running_pids() const {
+  std::vector<pid_t> pids;
+  for (const auto& worker : workers_) {
+    if (worker->running()) pids.push_back(worker->pid());
+  }
+  return pids;
+}
+
+void Attempt::worker_ended(uint64_t index) {
+  Worker* worker = at(index);
+  if (worker == nullptr || !worker->running()) return;
+  // What it said before it ended counts, and must be heard before its end is told.
+  for (WorkerNews& news : socket_.receive_last(worker->rank())) heard(std::move(news));
+  take_notifications(*worker);
+  const Ending ending = worker->take_end();
+  worker->stream(Stream::err).hold_rest();
+  WorkerEnded ended;
+  ended.attempt = number();
+  ended.rank = worker->rank();
+  ended.exit_code = ending.exit_code;
+  ended.signal = ending.signal;
+  ended.left_early =
+      ending.signal == 0 && ending.exit_code == 0 && worker->joined && !worker->finalized;
+  ended.last_lines = worker->stream(Stream::err).tail();
+  ended.steps = known_steps();
+  link_.send(ended);
+  worker->stream(Stream::err).pump(link_);
+  next_round_ = Time();
+}
+
+void Attempt::output_ready(uint64_t index, Stream which) {
+  if (Worker* worker = at(index)) worker->stream(which).pump(link_);
+}
+
+void Attempt::notified(uint64_t index) {
+  if (Worker* worker = at(index)) take_notifications(*worker);
+}
+
+void Attempt::take_notifications(Worker& worker) {
+  for (const Notification& notification : worker.take_notifications()) {
+    if (notification.step) worker.progress().told(*notification.step);
+    if (notification.checkpoint.empty()) continue;
+    link_.send(ForeignCheckpoint{number(), worker.rank(), worker.progress().step(),
+                                 notification.checkpoint});
+  }
+}
+
+void Attempt::heard(WorkerNews news) {
+  Worker* worker = find(news.rank);
+  HVD_CHECK(worker != nullptr);
+  std::visit(
+      [&](auto& message) {
+        using M = std::decay_t<decltype(message)>;
+        if constexpr (std::is_same_v<M, Join>) {
+          worker->joined = true;
+          worker->progress().attach(std::move(news.page));
+          if (failure_) tell_failure(worker->rank());
+        } else if constexpr (std::is_same_v<M, Finalized>) {
+          worker->finalized = true;
+        } else {
+          link_.send(std::move(message));
+        }
+      },
+      news.message);
+}
+
+void Attempt::tell_failure(uint32_t rank) {
+  socket_.send_to(rank, PeerFailed{number(), failure_->failed_rank, failure_->reason});
+}
+
+void Attempt::stop(const StopAttempt& stop, Time now) {
+  if (stop.attempt != number() || phase_ == Phase::killing || phase_ == Phase::gone) return;
+  const Duration grace = bounded(stop.grace_ns);
+  kill_at_ = phase_ == Phase::running ? now + grace : std::min(kill_at_, now + grace);
+  if (stop.failed && !failure_) {
+    failure_ = stop;
+    for (const auto& worker : workers_) tell_failure(worker->rank());
+  }
+  if (phase_ == Phase::running && grace > 0ns) {
+    for (const auto& worker : workers_) worker->terminate();
+  }
+  phase_ = Phase::stopping;
+}
+
+void Attempt::grant(const Credit& credit) {
+  Worker* worker = credit.attempt == number() ? find(credit.rank) : nullptr;
+  if (worker == nullptr) return;
+  worker->stream(credit.stream).grant(credit.bytes);
+  worker->stream(credit.stream).pump(link_);
+}
+
+void Attempt::act(Time now) {
+  if (phase_ == Phase::stopping && (now >= kill_at_ || running_pids().empty())) {
+    phase_ = Phase::killing;
+    killing_since_ = now;
+    round_pause_ = kFirstPause;
+    next_round_ = now;
+  }
+  if (phase_ == Phase::killing && now >= next_round_) kill_round(now);
+}
+
+void Attempt::kill_round(Time now) {
+  const std::vector<pid_t> mains = running_pids();
+  if (kill_descendants_once(mains) && mains.empty()) {
+    phase_ = Phase::gone;
+    return;
+  }
+  next_round_ = now + round_pause_;
+  round_pause_ = std::min(kLongestPause, round_pause_ * 2);
+  if (!told_slow_ && now - killing_since_ >= kSlowDeath) {
+    told_slow_ = true;
+    link_.send(AgentNotice{"processes of attempt " + std::to_string(number()) +
+                           " do not die of KILL and are waited for" +
+                           (mains.empty() ? "" : ", among them pid " + std::to_string(mains[0]))});
+  }
+}
+
+std::optional<Time> Attempt::deadline() const {
+  if (phase_ == Phase::stopping) return kill_at_;
+  if (phase_ == Phase::killing) return next_round_;
+  return std::nullopt;
+}
+
+void Attempt::watch(bool output, bool messages) {
+  for (const auto& worker : workers_) worker->watch(output, messages);
+}
+
+std::vector<OutputStream> Attempt::take_streams() {
+  std::vector<OutputStream> left;
+  for (const auto& worker : workers_) {
+    for (const Stream which : {Stream::out, Stream::err}) {
+      OutputStream& stream = worker->stream(which);
+      stream.finish();
+      stream.pump(link_);
+      if (!stream.done()) left.push_back(std::move(stream));
+    }
+  }
+  return left;
+}
+
+}  // namespace hvd

@@ -1,0 +1,201 @@
+#include "supervisor/agent/environment.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+
+namespace hvd {
+
+namespace {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+// A trailing '*' stands for any ending.
+bool matches(std::string_view name, std::span<const std::string_view> patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](std::string_view pattern) {
+    if (pattern.back() != '*') return name == pattern;
+    pattern.remove_suffix(1);
+    return name.substr(0, pattern.size()) == pattern;
+  });
+}
+
+constexpr auto kRankVariables = std::to_array<std::string_view>(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+     "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_*", "TORCHELASTIC_*",
+     "PMI*", "OMPI_*", "ORTE_*", "PRTE_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_*",
+     "HOROVOD_*", "HVD_*",
+     // What srun sets for a step and its tasks; what describes the job stays.
+     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_*", "SLURM_STEPID",
+     "SLURM_STEPMGR", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_SRUN_*", "SLURM_LAUNCH_NODE_IPADDR",
+     "SLURM_PMI*", "SLURM_MPI_TYPE", "SLURM_CPU_BIND*", "SLURM_MEM_BIND*", "SLURM_DISTRIBUTION"});
+
+constexpr auto kHostVariables =
+    std::to_array<std::string_view>({"HOME",          "USER",
+                                     "LOGNAME",       "SHELL",
+                                     "TMPDIR",        "XDG_*",
+                                     "MAIL",          "PWD",
+                                     "OLDPWD",        "SSH_*",
+                                     "DISPLAY",       "WAYLAND_DISPLAY",
+                                     "XAUTHORITY",    "KRB5CCNAME",
+                                     "DBUS_*",        "LISTEN_*",
+                                     "INVOCATION_ID", "JOURNAL_STREAM",
+                                     "MANAGERPID",    "NOTIFY_SOCKET",
+                                     "WATCHDOG_*",    "CUDA_VISIBLE_DEVICES",
+                                     "HOSTNAME"});
+
+constexpr auto kFromLogin =
+    std::to_array<std::string_view>({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_*", "MAIL",
+                                     "KRB5CCNAME", "CUDA_VISIBLE_DEVICES"});
+constexpr auto kFromLoginIfUnset = std::to_array<std::string_view>({"PATH", "LANG"});
+
+// Names that a process can be given at all.
+bool is_name(std::string_view name) {
+  return !name.empty() && name.find('=') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+void put(Environment& out, std::string_view name, std::string_view value) {
+  // A value ends at its first NUL for the process that gets it: better here than half way.
+  if (is_name(name)) out.insert_or_assign(std::string(name), value.substr(0, value.find('\0')));
+}
+
+void add_forwarded(Environment& out, const Variables& forwarded) {
+  for (const auto& [name, value] : forwarded) {
+    if (!is_rank_variable(name) && !is_host_variable(name)) put(out, name, value);
+  }
+}
+
+void add_login(Environment& out, const std::vector<std::string>& login) {
+  for (const std::string& word : login) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string_view name = std::string_view(word).substr(0, equals);
+    const bool wanted = matches(name, kFromLogin) ||
+                        (matches(name, kFromLoginIfUnset) && out.find(name) == out.end());
+    if (wanted) put(out, name, std::string_view(word).substr(equals + 1));
+  }
+  if (out.find("PATH") == out.end()) out["PATH"] = "/usr/local/bin:/usr/bin:/bin";
+}
+
+// Sets a variable that has no meaning when it is empty.
+void put_if_said(Environment& out, std::string_view name, const std::string& value) {
+  if (!value.empty()) put(out, name, value);
+}
+
+// Entry `index` of a list with commas.
+std::optional<std::string> entry(std::string_view list, uint32_t index) {
+  for (; index > 0; --index) {
+    const size_t comma = list.find(',');
+    if (comma == std::string_view::npos) return std::nullopt;
+    list.remove_prefix(comma + 1);
+  }
+  return std::string(list.substr(0, list.find(',')));
+}
+
+void add_gpu(Environment& out, const Place& place, uint32_t gpus) {
+  const auto visible = out.find("CUDA_VISIBLE_DEVICES");
+  if (visible != out.end()) {
+    put_if_said(out, "HVD_GPU", entry(visible->second, place.local_rank).value_or(""));
+  } else if (place.local_rank < gpus) {
+    put(out, "HVD_GPU", std::to_string(place.local_rank));
+  }
+}
+
+void add_own(Environment& out, const StartAttempt& start, const Place& place,
+             const WorkerSurroundings& around) {
+  put(out, "HVD_JOB_ID", around.job);
+  put(out, "HVD_RANK", std::to_string(place.rank));
+  put(out, "HVD_SIZE", std::to_string(start.size));
+  put(out, "HVD_LOCAL_RANK", std::to_string(place.local_rank));
+  put(out, "HVD_LOCAL_SIZE", std::to_string(start.places.size()));
+  put(out, "HVD_CROSS_RANK", std::to_string(place.cross_rank));
+  put(out, "HVD_CROSS_SIZE", std::to_string(place.cross_size));
+  put(out, "HVD_HOST", around.host_name);
+  put(out, "HVD_ATTEMPT", std::to_string(start.attempt));
+  put(out, "HVD_AGENT_SOCKET", around.agent_socket);
+  put(out, "HVD_REACHED_STEP", std::to_string(start.reached_step));
+  put_if_said(out, "HVD_RESTART_REASON", start.restart_reason);
+  if (start.previous_size > 0) put(out, "HVD_PREVIOUS_SIZE", std::to_string(start.previous_size));
+  put_if_said(out, "HVD_CHECKPOINT_DIR", start.checkpoint_dir);
+  put_if_said(out, "HVD_CHECKPOINT_EVERY", start.checkpoint_every);
+  if (!start.resume_from.empty()) {
+    put(out, "HVD_RESUME_FROM", start.resume_from);
+    put(out, "HVD_RESUME_STEP", std::to_string(start.resume_step));
+  }
+}
+
+void add_torch(Environment& out, const StartAttempt& start, const Place& place,
+               const WorkerSurroundings& around) {
+  put(out, "RANK", std::to_string(place.rank));
+  put(out, "LOCAL_RANK", std::to_string(place.local_rank));
+  put(out, "WORLD_SIZE", std::to_string(start.size));
+  put(out, "LOCAL_WORLD_SIZE", std::to_string(start.places.size()));
+  put(out, "GROUP_RANK", std::to_string(start.host_rank));
+  put(out, "MASTER_ADDR", start.master_address);
+  put(out, "MASTER_PORT", std::to_string(start.master_port));
+  put(out, "TORCHELASTIC_RUN_ID", around.job);
+  put(out, "TORCHELASTIC_RESTART_COUNT", std::to_string(start.attempt > 0 ? start.attempt - 1 : 0));
+  put(out, "TORCHELASTIC_MAX_RESTARTS", std::to_string(start.max_restarts));
+}
+
+void add_horovod(Environment& out, const StartAttempt& start, const Place& place,
+                 const WorkerSurroundings& around) {
+  put(out, "HOROVOD_RANK", std::to_string(place.rank));
+  put(out, "HOROVOD_SIZE", std::to_string(start.size));
+  put(out, "HOROVOD_LOCAL_RANK", std::to_string(place.local_rank));
+  put(out, "HOROVOD_LOCAL_SIZE", std::to_string(start.places.size()));
+  put(out, "HOROVOD_CROSS_RANK", std::to_string(place.cross_rank));
+  put(out, "HOROVOD_CROSS_SIZE", std::to_string(place.cross_size));
+  put(out, "HOROVOD_HOSTNAME", around.host_name);
+}
+
+void add_system(Environment& out, const StartAttempt& start, const Place& place,
+                const WorkerSurroundings& around) {
+  put(out, "PWD", around.workdir);
+  put_if_said(out, "NOTIFY_SOCKET", around.notify_socket);
+  if (out.find("OMP_NUM_THREADS") == out.end()) {
+    const size_t share = around.cores / std::max<size_t>(1, start.places.size());
+    put(out, "OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, share)));
+  }
+  add_gpu(out, place, around.gpus);
+}
+
+}  // namespace
+
+bool is_rank_variable(std::string_view name) {
+  return matches(name, kRankVariables);
+}
+
+bool is_host_variable(std::string_view name) {
+  return matches(name, kHostVariables);
+}
+
+std::vector<std::string> compose_environment(const StartAttempt& start, const Place& place,
+                                             const WorkerSurroundings& around) {
+  Environment out;
+  add_forwarded(out, start.forwarded);
+  add_login(out, around.login);
+  for (const auto& [name, value] : start.set) put(out, name, value);
+  add_own(out, start, place, around);
+  add_torch(out, start, place, around);
+  add_horovod(out, start, place, around);
+  add_system(out, start, place, around);
+  std::vector<std::string> words;
+  words.reserve(out.size());
+  for (const auto& [name, value] : out) words.push_back(name + "=" + value);
+  return words;
+}
+
+std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
+  for (const std::string& word : environment) {
+    if (word.size() > name.size() && word[name.size()] == '=' &&
+        std::string_view(word).substr(0, name.size()) == name) {
+      return word.substr(name.size() + 1);
+    }
+  }
+  return "";
+}
+
+}  // namespace hvd

@@ -1,0 +1,42 @@
+// The environment of a worker. Pure.
+//
+// In order, each over the one before:
+//   1. the launcher's environment, without what is bound to its host and without what launchers
+//      (this one or another) set for their own workers;
+//   2. identity and place from this host's login; PATH and LANG only if nothing was forwarded;
+//   3. StartAttempt.set, as the user wrote it;
+//   4. what this rank is: the families own, torch, Horovod and system of the manual.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/message.h"
+
+namespace hvd {
+
+// What the agent knows and StartAttempt does not say.
+struct WorkerSurroundings {
+  std::string job, host_name;
+  uint32_t cores = 1, gpus = 0;
+  std::string workdir;             // absolute
+  std::string agent_socket;        // path
+  std::string notify_socket;       // path; empty: none
+  std::vector<std::string> login;  // the agent's own environment, NAME=VALUE
+};
+
+// True for variables that tell a process which rank of a job it is, whoever set them.
+bool is_rank_variable(std::string_view name);
+// True for variables that mean something only on the host or desktop where they were set.
+bool is_host_variable(std::string_view name);
+
+// NAME=VALUE, each name once.
+std::vector<std::string> compose_environment(const StartAttempt& start, const Place& place,
+                                             const WorkerSurroundings& around);
+
+// The value of NAME in a list of NAME=VALUE; empty if it is not there.
+std::string value_of(const std::vector<std::string>& environment, std::string_view name);
+
+}  // namespace hvd

@@ -1,0 +1,19 @@
+// What the agent tells about its host.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace hvd {
+
+struct HostFacts {
+  std::string hostname;
+  std::string boot_id;  // changes with every boot of the machine
+  uint32_t cores = 1;   // that this process may run on
+  uint32_t gpus = 0;    // NVIDIA devices with a device file
+};
+
+std::string own_hostname();
+HostFacts read_facts();
+
+}  // namespace hvd

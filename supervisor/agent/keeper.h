@@ -1,0 +1,44 @@
+// The keeper exists because nobody kills when the agent cannot. It is the process that the launcher
+// started: parent of the agent proper, child subreaper of all workers, holder of the lease clock.
+//
+//   agent ended            -> KILL to every descendant until none is left, then exit
+//   lease over             -> KILL to the agent as well, then the same
+//   keeper killed          -> the agent sees the end of their socket pair and does the same
+//
+// It holds two things until the tree is dead: its copy of wire 1's standard output, so that the
+// launcher sees the channel end only then, and an abstract Unix socket named for the job and the
+// host's index, so that a second agent of the same host, come after a broken link, waits until
+// then. It holds no state, talks to nobody but the agent and waits for no file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/fd.h"
+#include "base/time.h"
+
+namespace hvd {
+
+// Until the launcher's first Echo, the lease lasts this long from the start.
+inline constexpr Duration kStartLease = std::chrono::seconds(60);
+
+// What the agent proper gets from its keeper.
+struct AgentSeat {
+  Fd keeper;  // seqpacket: leases go up; its end of file means that the keeper is dead
+  std::string
+      folder;  // of mode 0700, for sockets; the keeper removes it, or the agent in its stead
+  Time lease;  // the end of the first lease
+};
+
+// Tells the keeper the end of the lease. Lost only if the keeper is stopped.
+void send_lease(const AgentSeat& seat, Time end);
+
+// Becomes the keeper, forks, and runs `agent` in the child. Returns in the keeper when nothing of
+// the job is left on this host: the agent's exit code, or 1.
+int keep(const std::string& job, uint32_t host, const std::function<int(AgentSeat)>& agent);
+
+// Removes the folder of sockets.
+void remove_socket_folder(const std::string& folder);
+
+}  // namespace hvd

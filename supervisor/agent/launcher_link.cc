@@ -1,0 +1,98 @@
+#include "supervisor/agent/launcher_link.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "supervisor/agent/watched_fd.h"
+
+namespace hvd {
+
+namespace {
+
+// The protocol that a LauncherHello begins with, whatever follows: a launcher of another build must
+// be told so, and not that it sends garbage.
+std::optional<uint32_t> protocol_of(std::string_view body) {
+  uint8_t kind = 0xff;
+  uint32_t protocol = 0;
+  Decoder decoder(body);
+  decoder(kind, protocol);
+  if (!decoder.ok() || kind != ToAgent(LauncherHello{}).index()) return std::nullopt;
+  return protocol;
+}
+
+}  // namespace
+
+LauncherLink::LauncherLink(Poller& poller, int in, int out) : poller_(poller), in_(in), out_(out) {
+  set_nonblocking(in_);
+  set_nonblocking(out_);
+}
+
+void LauncherLink::send_raw(std::string_view bytes) {
+  if (!out_broken_) unsent_ += bytes;
+}
+
+bool LauncherLink::take_frame(std::string_view body, std::vector<ToAgent>& messages) {
+  const std::optional<uint32_t> protocol = protocol_of(body);
+  if (protocol && *protocol != kProtocol) {
+    refuse("the launcher speaks protocol " + std::to_string(*protocol) + ", this agent speaks " +
+           std::to_string(kProtocol));
+    return false;
+  }
+  std::optional<ToAgent> message = parse_to_agent(body);
+  if (!message) {
+    refuse("the launcher sent a message that cannot be understood");
+    return false;
+  }
+  messages.push_back(std::move(*message));
+  return true;
+}
+
+std::vector<ToAgent> LauncherLink::receive() {
+  std::vector<ToAgent> messages;
+  if (in_ended_) return messages;
+  char block[65536];
+  const ssize_t n = read(in_, block, sizeof block);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return messages;
+  if (n > 0) reader_.feed({block, static_cast<size_t>(n)});
+  while (n > 0 && !in_ended_) {
+    const std::optional<std::string_view> body = reader_.next();
+    if (!body || !take_frame(*body, messages)) break;
+  }
+  if (n <= 0) in_ended_ = true;
+  if (reader_.broken()) refuse("the launcher announced a message that is too long");
+  return messages;
+}
+
+void LauncherLink::flush() {
+  while (!out_broken_ && unsent() > 0) {
+    const ssize_t n = write(out_, unsent_.data() + sent_, unsent());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) break;
+    if (n < 0) return break_out();
+    sent_ += static_cast<size_t>(n);
+  }
+  // Cut seldom, so that a long queue is not moved for every piece of it that leaves.
+  if (sent_ == unsent_.size() || sent_ > kPatientAbove) {
+    unsent_.erase(0, sent_);
+    sent_ = 0;
+  }
+}
+
+void LauncherLink::watch() {
+  poller_.watch(in_, poll_name(Source::wire_in), {!in_ended_, false});
+  poller_.watch(out_, poll_name(Source::wire_out), {false, !out_broken_ && unsent() > 0});
+}
+
+void LauncherLink::refuse(std::string complaint) {
+  in_ended_ = true;
+  complaint_ = std::move(complaint);
+}
+
+void LauncherLink::break_out() {
+  out_broken_ = true;
+  unsent_.clear();
+  sent_ = 0;
+}
+
+}  // namespace hvd

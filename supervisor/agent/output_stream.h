@@ -1,0 +1,58 @@
+// One stream of one rank's output, on its way from the worker's pipe to the launcher against
+// credit. It may outlive its attempt: what was in the pipe at the end is held here until the
+// launcher grants credit for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/message.h"
+#include "supervisor/agent/launcher_link.h"
+#include "supervisor/agent/watched_fd.h"
+
+namespace hvd {
+
+class OutputStream {
+ public:
+  // How much of a stream's end is kept for last_lines.
+  static constexpr size_t kTail = 2048;
+
+  // `pipe` is a non-blocking read end. Without one (Fd()) the stream is at its end.
+  OutputStream(OutputEnd identity, WatchedFd pipe, uint64_t credit)
+      : identity_(identity), pipe_(std::move(pipe)), credit_(credit) {}
+
+  const OutputEnd& identity() const { return identity_; }
+  void grant(uint64_t bytes);
+
+  // Sends what is held, then what one read of the pipe gives, within the credit; and OutputEnd
+  // when that was all.
+  void pump(LauncherLink& link);
+  // Takes what is in the pipe now, beyond all credit, to hold it: bounded by a pipe's size.
+  void hold_rest();
+  // hold_rest, and the pipe is closed: whoever still has its other end is not heard any more.
+  void finish();
+  // Tells the poller whether the pipe is of interest: not without credit, nor while `may_read` is
+  // false.
+  void watch(bool may_read);
+
+  // Bytes that wait for credit.
+  size_t held() const { return held_.size(); }
+  // OutputEnd was sent.
+  bool done() const { return done_; }
+  // The last kTail bytes read so far.
+  const std::string& tail() const { return tail_; }
+
+ private:
+  // Appends at most `limit` bytes of the pipe to what is held; closes the pipe at its end.
+  size_t read_pipe(size_t limit);
+  void send_held(LauncherLink& link);
+
+  OutputEnd identity_;
+  WatchedFd pipe_;
+  uint64_t credit_;
+  std::string held_;
+  std::string tail_;
+  bool done_ = false;
+};
+
+}  // namespace hvd
