@@ -43,16 +43,30 @@ std::optional<Wire> decode(std::string_view body) {
 
 }  // namespace
 
-std::string to_frame(const ToAgent& message) { return encode(message); }
-std::string to_frame(const FromAgent& message) { return encode(message); }
-std::string to_frame(const FromWorker& message) { return encode(message); }
-std::string to_frame(const ToWorker& message) { return encode(message); }
+std::string to_frame(const ToAgent& message) {
+  return encode(message);
+}
+std::string to_frame(const FromAgent& message) {
+  return encode(message);
+}
+std::string to_frame(const FromWorker& message) {
+  return encode(message);
+}
+std::string to_frame(const ToWorker& message) {
+  return encode(message);
+}
 
-std::optional<ToAgent> parse_to_agent(std::string_view body) { return decode<ToAgent>(body); }
-std::optional<FromAgent> parse_from_agent(std::string_view body) { return decode<FromAgent>(body); }
+std::optional<ToAgent> parse_to_agent(std::string_view body) {
+  return decode<ToAgent>(body);
+}
+std::optional<FromAgent> parse_from_agent(std::string_view body) {
+  return decode<FromAgent>(body);
+}
 std::optional<FromWorker> parse_from_worker(std::string_view body) {
   return decode<FromWorker>(body);
 }
-std::optional<ToWorker> parse_to_worker(std::string_view body) { return decode<ToWorker>(body); }
+std::optional<ToWorker> parse_to_worker(std::string_view body) {
+  return decode<ToWorker>(body);
+}
 
 }  // namespace hvd

@@ -96,8 +96,8 @@ struct ShardDefect {
 struct LauncherHello {
   uint32_t protocol = kProtocol;
   std::string job;
-  std::string host_name;       // the name the user gave this host
-  uint64_t silence_ns = 0;     // --heartbeat-timeout; beat and lease follow from it
+  std::string host_name;          // the name the user gave this host
+  uint64_t silence_ns = 0;        // --heartbeat-timeout; beat and lease follow from it
   uint64_t failure_grace_ns = 0;  // TERM to KILL when the launcher is gone
   template <class M, class V>
   static void visit(M& m, V& v) {
@@ -148,7 +148,7 @@ struct StartAttempt {
 struct StopAttempt {
   uint32_t attempt = 0;
   uint64_t grace_ns = 0;
-  bool failed = false;       // workers in a collective are told that `failed_rank` is gone
+  bool failed = false;  // workers in a collective are told that `failed_rank` is gone
   uint32_t failed_rank = 0;
   std::string reason;
   template <class M, class V>
@@ -275,10 +275,10 @@ struct Goodbye {
   }
 };
 
-using ToAgent = std::variant<LauncherHello, Echo, StartAttempt, StopAttempt, Credit, ExchangeResult,
-                             SaveResult, LoadResult, ProbeDirectory, ListCheckpoints,
-                             VerifyCheckpoint, CommitCheckpoint, PruneCheckpoints, WriteJobFile,
-                             Goodbye>;
+using ToAgent =
+    std::variant<LauncherHello, Echo, StartAttempt, StopAttempt, Credit, ExchangeResult, SaveResult,
+                 LoadResult, ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
+                 PruneCheckpoints, WriteJobFile, Goodbye>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -464,10 +464,10 @@ struct AgentNotice {
   }
 };
 
-using FromAgent = std::variant<AgentHello, Beat, WorkerStarted, WorkerEnded, AttemptStopped, Output,
-                               OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
-                               WorkerAborted, DirectoryProbed, CheckpointsListed,
-                               CheckpointVerified, Performed, AgentNotice>;
+using FromAgent =
+    std::variant<AgentHello, Beat, WorkerStarted, WorkerEnded, AttemptStopped, Output, OutputEnd,
+                 ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint, WorkerAborted,
+                 DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed, AgentNotice>;
 
 // ---- wire 2, worker to agent ----
 

@@ -6,7 +6,9 @@
 
 namespace hvd {
 
-Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)) { HVD_CHECK(epoll_.valid()); }
+Poller::Poller() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+  HVD_CHECK(epoll_.valid());
+}
 
 void Poller::watch(int fd, uint64_t id, Interest interest) {
   if (!interest.read && !interest.write) return forget(fd);

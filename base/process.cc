@@ -25,11 +25,15 @@ enum class Stage { none, session, descriptors, workdir, exec };
 
 const char* describe(Stage stage) {
   switch (stage) {
-    case Stage::session: return "cannot start a session for it";
-    case Stage::descriptors: return "cannot set up its descriptors";
-    case Stage::workdir: return "cannot enter its directory";
+    case Stage::session:
+      return "cannot start a session for it";
+    case Stage::descriptors:
+      return "cannot set up its descriptors";
+    case Stage::workdir:
+      return "cannot enter its directory";
     case Stage::none:
-    case Stage::exec: break;
+    case Stage::exec:
+      break;
   }
   return "cannot run it";
 }
@@ -68,8 +72,9 @@ struct ChildSteps {
     int high[3];
     // First above 2, so that no source is overwritten before it is used.
     for (int i = 0; i < 3; ++i) {
-      const int source =
-          wanted[i] >= 0 ? wanted[i] : open("/dev/null", (i == 0 ? O_RDONLY : O_WRONLY) | O_CLOEXEC);
+      const int source = wanted[i] >= 0
+                             ? wanted[i]
+                             : open("/dev/null", (i == 0 ? O_RDONLY : O_WRONLY) | O_CLOEXEC);
       high[i] = source < 0 ? -1 : fcntl(source, F_DUPFD_CLOEXEC, 3);
       if (high[i] < 0) fail(Stage::descriptors);
     }
@@ -116,7 +121,8 @@ SpawnResult spawn(const SpawnSpec& spec) {
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
   volatile Report report{};
-  const ChildSteps steps{spec, argv.data(), shell_argv.data(), environment.data(), getpid(), &report};
+  const ChildSteps steps{spec,     argv.data(), shell_argv.data(), environment.data(),
+                         getpid(), &report};
   const pid_t pid = vfork();
   if (pid == 0) steps.run();
   const int fork_errno = errno;
@@ -165,8 +171,7 @@ std::variant<std::string, SpawnFailure> find_program(const std::string& name,
                         number == ENOENT || number == ENOTDIR ? 127 : 126};
   };
   if (name.find('/') != std::string::npos) {
-    const std::string full =
-        name[0] == '/' || workdir.empty() ? name : workdir + "/" + name;
+    const std::string full = name[0] == '/' || workdir.empty() ? name : workdir + "/" + name;
     const int number = runnable(full);
     if (number != 0) return failure(number);
     return full;
@@ -176,7 +181,8 @@ std::variant<std::string, SpawnFailure> find_program(const std::string& name,
   while (!name.empty()) {
     const size_t colon = rest.find(':');
     std::string folder(rest.substr(0, colon));
-    if (folder.empty() || folder[0] != '/') folder = (workdir.empty() ? "." : workdir) + "/" + folder;
+    if (folder.empty() || folder[0] != '/')
+      folder = (workdir.empty() ? "." : workdir) + "/" + folder;
     const std::string full = folder + "/" + name;
     const int number = runnable(full);
     if (number == 0) return full;

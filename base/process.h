@@ -12,11 +12,11 @@
 namespace hvd {
 
 struct SpawnSpec {
-  std::string program;              // a path; see find_program
-  std::vector<std::string> argv;    // argv[0] included
+  std::string program;                   // a path; see find_program
+  std::vector<std::string> argv;         // argv[0] included
   std::vector<std::string> environment;  // NAME=VALUE
-  std::string workdir;              // empty: the parent's
-  int in = -1, out = -1, err = -1;  // descriptors for 0, 1, 2; -1: /dev/null
+  std::string workdir;                   // empty: the parent's
+  int in = -1, out = -1, err = -1;       // descriptors for 0, 1, 2; -1: /dev/null
   bool new_session = false;
   bool die_with_parent = false;  // KILL when the thread that spawned it ends
 };

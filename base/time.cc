@@ -1,9 +1,8 @@
 #include "base/time.h"
 
-#include <ctime>
-
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 
 namespace hvd {
 
@@ -43,7 +42,9 @@ double unit_seconds(std::string_view unit) {
   return 0;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 // Reads decimal digits with at most one point from the front of `text`; -1 if there are none.
 double take_number(std::string_view& text) {

@@ -25,7 +25,9 @@ struct BootClock {
 
 using Time = BootClock::time_point;
 
-inline Time now() { return BootClock::now(); }
+inline Time now() {
+  return BootClock::now();
+}
 
 // The earlier of two optional times; none is later than any time.
 std::optional<Time> earlier(std::optional<Time> a, std::optional<Time> b);
@@ -41,7 +43,9 @@ Result<Duration> parse_duration(std::string_view text);
 // "0.3 s", "10 s", "2 min 5 s", for people.
 std::string format_duration(Duration d);
 
-inline double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+inline double seconds(Duration d) {
+  return std::chrono::duration<double>(d).count();
+}
 
 // The wall clock as "2026-11-30T09:24:24.123Z".
 std::string wall_clock_stamp();

@@ -33,7 +33,9 @@ void AgentLink::advance(Time now, std::vector<News>& news) {
   if (state_ == State::down || channel_->state() != ChannelState::closed) return;
   const bool was_up = state_ == State::talking;
   switch (channel_->end()) {
-    case ChannelEnd::refused: end(HostEnd::refused, channel_->reason(), news); break;
+    case ChannelEnd::refused:
+      end(HostEnd::refused, channel_->reason(), news);
+      break;
     case ChannelEnd::ended:
       end(was_up ? HostEnd::ended : HostEnd::refused, channel_->reason() + diagnosis(), news);
       break;

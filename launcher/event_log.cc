@@ -26,12 +26,17 @@ bool describe(const AgentHello& m, Json& j) {
   return true;
 }
 bool describe(const WorkerStarted& m, Json& j) {
-  j.update({{"message", "worker-started"}, {"attempt", m.attempt}, {"rank", m.rank}, {"pid", m.pid}});
+  j.update(
+      {{"message", "worker-started"}, {"attempt", m.attempt}, {"rank", m.rank}, {"pid", m.pid}});
   return true;
 }
 bool describe(const WorkerEnded& m, Json& j) {
-  j.update({{"message", "worker-ended"}, {"attempt", m.attempt}, {"rank", m.rank},
-            {"exit_code", m.exit_code}, {"signal", m.signal}, {"not_started", m.not_started},
+  j.update({{"message", "worker-ended"},
+            {"attempt", m.attempt},
+            {"rank", m.rank},
+            {"exit_code", m.exit_code},
+            {"signal", m.signal},
+            {"not_started", m.not_started},
             {"left_early", m.left_early}});
   return true;
 }
@@ -40,21 +45,30 @@ bool describe(const AttemptStopped& m, Json& j) {
   return true;
 }
 bool describe(const ShardSaved& m, Json& j) {
-  j.update({{"message", "shard-saved"}, {"attempt", m.attempt}, {"rank", m.shard.rank},
-            {"step", m.step}, {"error", m.error}});
+  j.update({{"message", "shard-saved"},
+            {"attempt", m.attempt},
+            {"rank", m.shard.rank},
+            {"step", m.step},
+            {"error", m.error}});
   return true;
 }
 bool describe(const StateLoaded& m, Json& j) {
-  j.update({{"message", "state-loaded"}, {"attempt", m.attempt}, {"rank", m.rank},
-            {"step", m.step}, {"digest", m.state_digest}, {"error", m.error}});
+  j.update({{"message", "state-loaded"},
+            {"attempt", m.attempt},
+            {"rank", m.rank},
+            {"step", m.step},
+            {"digest", m.state_digest},
+            {"error", m.error}});
   return true;
 }
 bool describe(const ForeignCheckpoint& m, Json& j) {
-  j.update({{"message", "foreign-checkpoint"}, {"rank", m.rank}, {"step", m.step}, {"path", m.path}});
+  j.update(
+      {{"message", "foreign-checkpoint"}, {"rank", m.rank}, {"step", m.step}, {"path", m.path}});
   return true;
 }
 bool describe(const WorkerAborted& m, Json& j) {
-  j.update({{"message", "worker-aborted"}, {"rank", m.rank}, {"code", m.code}, {"reason", m.reason}});
+  j.update(
+      {{"message", "worker-aborted"}, {"rank", m.rank}, {"code", m.code}, {"reason", m.reason}});
   return true;
 }
 bool describe(const DirectoryProbed& m, Json& j) {
@@ -68,7 +82,9 @@ bool describe(const CheckpointsListed& m, Json& j) {
   return true;
 }
 bool describe(const CheckpointVerified& m, Json& j) {
-  j.update({{"message", "checkpoint-verified"}, {"step", m.step}, {"whole", m.whole},
+  j.update({{"message", "checkpoint-verified"},
+            {"step", m.step},
+            {"whole", m.whole},
             {"defects", m.defects.size()}});
   return true;
 }
@@ -77,13 +93,18 @@ bool describe(const Performed& m, Json& j) {
   return true;
 }
 bool describe(const StartAttempt& m, Json& j) {
-  j.update({{"message", "start-attempt"}, {"attempt", m.attempt}, {"ranks", m.places.size()},
-            {"resume_from", m.resume_from}, {"reason", m.restart_reason}});
+  j.update({{"message", "start-attempt"},
+            {"attempt", m.attempt},
+            {"ranks", m.places.size()},
+            {"resume_from", m.resume_from},
+            {"reason", m.restart_reason}});
   return true;
 }
 bool describe(const StopAttempt& m, Json& j) {
-  j.update({{"message", "stop-attempt"}, {"attempt", m.attempt},
-            {"grace", static_cast<double>(m.grace_ns) / 1e9}, {"reason", m.reason}});
+  j.update({{"message", "stop-attempt"},
+            {"attempt", m.attempt},
+            {"grace", static_cast<double>(m.grace_ns) / 1e9},
+            {"reason", m.reason}});
   return true;
 }
 bool describe(const VerifyCheckpoint& m, Json& j) {
@@ -109,28 +130,44 @@ bool describe(const LoadResult& m, Json& j) {
 
 const char* name(HostEnd end) {
   switch (end) {
-    case HostEnd::refused: return "refused";
-    case HostEnd::ended: return "ended";
-    case HostEnd::lost: return "lost";
-    case HostEnd::silent: break;
+    case HostEnd::refused:
+      return "refused";
+    case HostEnd::ended:
+      return "ended";
+    case HostEnd::lost:
+      return "lost";
+    case HostEnd::silent:
+      break;
   }
   return "silent";
 }
 
 const char* name(Cause::Kind kind) {
   switch (kind) {
-    case Cause::Kind::none: return "none";
-    case Cause::Kind::exited: return "exited";
-    case Cause::Kind::killed: return "killed";
-    case Cause::Kind::not_started: return "not-started";
-    case Cause::Kind::left_early: return "left-early";
-    case Cause::Kind::aborted: return "aborted";
-    case Cause::Kind::agent_ended: return "agent-ended";
-    case Cause::Kind::link_lost: return "link-lost";
-    case Cause::Kind::host_silent: return "host-silent";
-    case Cause::Kind::bad_state: return "bad-state";
-    case Cause::Kind::user: return "user";
-    case Cause::Kind::setup: break;
+    case Cause::Kind::none:
+      return "none";
+    case Cause::Kind::exited:
+      return "exited";
+    case Cause::Kind::killed:
+      return "killed";
+    case Cause::Kind::not_started:
+      return "not-started";
+    case Cause::Kind::left_early:
+      return "left-early";
+    case Cause::Kind::aborted:
+      return "aborted";
+    case Cause::Kind::agent_ended:
+      return "agent-ended";
+    case Cause::Kind::link_lost:
+      return "link-lost";
+    case Cause::Kind::host_silent:
+      return "host-silent";
+    case Cause::Kind::bad_state:
+      return "bad-state";
+    case Cause::Kind::user:
+      return "user";
+    case Cause::Kind::setup:
+      break;
   }
   return "setup";
 }
@@ -191,8 +228,12 @@ struct Lines {
 
 }  // namespace
 
-std::string log_line(const Event& event, Duration at) { return std::visit(Lines{at}, event); }
-std::string log_line(const Action& action, Duration at) { return std::visit(Lines{at}, action); }
+std::string log_line(const Event& event, Duration at) {
+  return std::visit(Lines{at}, event);
+}
+std::string log_line(const Action& action, Duration at) {
+  return std::visit(Lines{at}, action);
+}
 
 std::string report_json(const Job& job, const Finish& finish, Duration wall) {
   Json j = {{"job", job.id},

@@ -135,7 +135,8 @@ void Launch::block_signals() {
 
 void Launch::prepare_folders() {
   Status made = state_.make_job_folder(job_.id);
-  if (made && !job_.checkpoint_dir.empty()) made = state_.remember(job_.checkpoint_dir, job_.job_file);
+  if (made && !job_.checkpoint_dir.empty())
+    made = state_.remember(job_.checkpoint_dir, job_.job_file);
   if (!made) perform_one(Say{Say::Level::warning, "no history is kept: " + made.error().text});
 }
 
@@ -234,7 +235,8 @@ void Launch::take_news(uint32_t host, std::vector<AgentLink::News>& news) {
 
 void Launch::take(uint32_t host, FromAgent message) {
   if (auto* m = std::get_if<Output>(&message)) return output(*m);
-  if (auto* m = std::get_if<OutputEnd>(&message)) return end_stream({m->attempt, m->rank, m->stream});
+  if (auto* m = std::get_if<OutputEnd>(&message))
+    return end_stream({m->attempt, m->rank, m->stream});
   if (auto* m = std::get_if<AgentHello>(&message)) {
     Channel& channel = links_[host]->channel();
     queue_.push_back(HostUp{host, *m, channel.peer_address(), channel.own_address()});
@@ -296,18 +298,18 @@ void Launch::perform_one(const Connect& action) {
   hello.host_name = job_.hosts[host].name;
   hello.silence_ns = static_cast<uint64_t>(job_.silence.count());
   hello.failure_grace_ns = static_cast<uint64_t>(job_.failure_grace.count());
-  links_[host] = std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel),
-                                             hello, now() + job_.start_timeout,
-                                             [this] { return binary(); });
+  links_[host] =
+      std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel), hello,
+                                  now() + job_.start_timeout, [this] { return binary(); });
   watch_link(host);
 }
 
 Result<std::unique_ptr<Channel>> Launch::open_channel(uint32_t host) {
   const Host& spec = job_.hosts[host];
   if (spec.local) {
-    return start_local_channel(spec.name, "/proc/self/exe",
-                               {"hvdlaunch", "agent", "--job", job_.id, "--host",
-                                std::to_string(host)});
+    return start_local_channel(
+        spec.name, "/proc/self/exe",
+        {"hvdlaunch", "agent", "--job", job_.id, "--host", std::to_string(host)});
   }
   SshTarget target;
   target.label = spec.name;
@@ -341,7 +343,7 @@ void Launch::perform_one(const Send& action) {
 }
 
 void Launch::perform_one(const Say& action) {
-  const int needed = action.level == Say::Level::error     ? -1
+  const int needed = action.level == Say::Level::error    ? -1
                      : action.level == Say::Level::detail ? 1
                                                           : 0;
   if (settings_.verbosity >= needed) tell(action.text);

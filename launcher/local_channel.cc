@@ -114,8 +114,8 @@ Result<std::unique_ptr<Channel>> start_local_channel(const std::string& label,
   if (const auto* failure = std::get_if<SpawnFailure>(&child)) {
     return Error{label + ": cannot start its agent: " + failure->text};
   }
-  return std::unique_ptr<Channel>(std::make_unique<LocalChannel>(
-      label, std::move(ours), std::move(std::get<Child>(child))));
+  return std::unique_ptr<Channel>(
+      std::make_unique<LocalChannel>(label, std::move(ours), std::move(std::get<Child>(child))));
 }
 
 }  // namespace hvd

@@ -112,6 +112,8 @@ std::string new_job_id() {
   return stamp + random_hex(6);
 }
 
-std::string new_secret() { return random_hex(32); }
+std::string new_secret() {
+  return random_hex(32);
+}
 
 }  // namespace hvd

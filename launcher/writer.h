@@ -63,7 +63,7 @@ class Writer {
   Fd event_;
   std::mutex mutex_;
   std::condition_variable more_;
-  std::deque<Item> queue_;        // under mutex_, as all below to files_
+  std::deque<Item> queue_;  // under mutex_, as all below to files_
   std::vector<Written> written_;
   bool busy_ = false, closing_ = false, stdout_broken_ = false, error_told_ = false;
   std::string error_;

@@ -142,9 +142,8 @@ std::string compare_states(const std::vector<std::string>& digests) {
   std::map<std::string, size_t> votes;
   for (const std::string& digest : digests) ++votes[digest];
   if (votes.size() <= 1) return "";
-  const auto most = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
-    return a.second < b.second;
-  });
+  const auto most = std::max_element(
+      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   std::string ranks;
   for (size_t rank = 0; rank < digests.size(); ++rank) {
     if (digests[rank] == most->first) continue;

@@ -34,9 +34,12 @@ bool own_doing(const Cause& cause) {
   switch (cause.kind) {
     case Cause::Kind::exited:
     case Cause::Kind::left_early:
-    case Cause::Kind::aborted: return true;
-    case Cause::Kind::killed: return program_fault(cause.signal);
-    default: return false;
+    case Cause::Kind::aborted:
+      return true;
+    case Cause::Kind::killed:
+      return program_fault(cause.signal);
+    default:
+      return false;
   }
 }
 
@@ -54,18 +57,25 @@ bool same_ending(const Cause& a, const Cause& b) {
 
 const char* reason_word(const Cause& cause) {
   switch (cause.kind) {
-    case Cause::Kind::none: return "";
+    case Cause::Kind::none:
+      return "";
     case Cause::Kind::exited:
     case Cause::Kind::killed:
     case Cause::Kind::left_early:
     case Cause::Kind::aborted:
-    case Cause::Kind::not_started: return "worker-failed";
-    case Cause::Kind::agent_ended: return "agent-ended";
-    case Cause::Kind::link_lost: return "link-lost";
-    case Cause::Kind::host_silent: return "host-lost";
-    case Cause::Kind::bad_state: return "bad-state";
+    case Cause::Kind::not_started:
+      return "worker-failed";
+    case Cause::Kind::agent_ended:
+      return "agent-ended";
+    case Cause::Kind::link_lost:
+      return "link-lost";
+    case Cause::Kind::host_silent:
+      return "host-lost";
+    case Cause::Kind::bad_state:
+      return "bad-state";
     case Cause::Kind::user:
-    case Cause::Kind::setup: break;
+    case Cause::Kind::setup:
+      break;
   }
   return "other";
 }
@@ -74,15 +84,21 @@ const char* reason_word(const Cause& cause) {
 
 int exit_code_of(const Cause& cause) {
   switch (cause.kind) {
-    case Cause::Kind::none: return 0;
+    case Cause::Kind::none:
+      return 0;
     case Cause::Kind::exited:
     case Cause::Kind::not_started:
-    case Cause::Kind::setup: return cause.code;
-    case Cause::Kind::aborted: return cause.code != 0 ? cause.code & 255 : 1;
+    case Cause::Kind::setup:
+      return cause.code;
+    case Cause::Kind::aborted:
+      return cause.code != 0 ? cause.code & 255 : 1;
     case Cause::Kind::killed:
-    case Cause::Kind::user: return 128 + cause.signal;
-    case Cause::Kind::left_early: return 1;
-    default: return 70;
+    case Cause::Kind::user:
+      return 128 + cause.signal;
+    case Cause::Kind::left_early:
+      return 1;
+    default:
+      return 70;
   }
 }
 
@@ -167,14 +183,17 @@ void Policy::on(const HostDown& event, Time now) {
       gather_on(now);
       break;
     case Phase::preparing:
-    case Phase::running: fail(cause, now); break;
+    case Phase::running:
+      fail(cause, now);
+      break;
     case Phase::stopping:
     case Phase::backing_off:
       if (event.end != HostEnd::ended) say(Say::Level::warning, event.reason);
       if (event.end == HostEnd::silent) take_spare(event.host);
       if (was_active) stopped_all(now);
       break;
-    case Phase::done: break;
+    case Phase::done:
+      break;
   }
 }
 
@@ -189,8 +208,8 @@ bool Policy::take_spare(uint32_t lost) {
     if (!best || (hosts_[*best].link != Link::up && hosts_[host].link == Link::up)) best = host;
   }
   if (!best) return false;
-  say(Say::Level::info, "the spare " + job_.hosts[*best].name + " takes the ranks of " +
-                            job_.hosts[lost].name);
+  say(Say::Level::info,
+      "the spare " + job_.hosts[*best].name + " takes the ranks of " + job_.hosts[lost].name);
   placement_ = replace_host(placement_, lost, *best);
   hosts_[lost].retry.reset();
   return true;
@@ -341,8 +360,8 @@ void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
   if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
   note_steps(m.steps);
   const bool last = ended_ok_ + 1 == job_.size;
-  const bool good = m.signal == 0 && m.exit_code == 0 && m.not_started.empty() &&
-                    (!m.left_early || last);
+  const bool good =
+      m.signal == 0 && m.exit_code == 0 && m.not_started.empty() && (!m.left_early || last);
   const std::string text = describe_ending(m, rank_name(m.rank));
   if (phase_ != Phase::running) {
     if (!good) say(Say::Level::detail, text + " (a consequence)");
@@ -405,8 +424,8 @@ void Policy::said(uint32_t host, const ForeignCheckpoint& m, Time) {
   if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
   foreign_ = m;
   committed_ever_ = true;
-  say(Say::Level::detail, "the program's checkpoint at step " + std::to_string(m.step) + " is " +
-                              m.path);
+  say(Say::Level::detail,
+      "the program's checkpoint at step " + std::to_string(m.step) + " is " + m.path);
 }
 
 void Policy::said(uint32_t host, const AgentNotice& m, Time) {
@@ -511,7 +530,8 @@ bool Policy::may_go_on(std::string& why_not) {
 
 void Policy::relaunch(Time now) {
   Duration pause = Duration::zero();
-  if (restarts_ > 1) {
+  // Another checkpoint is another try.
+  if (restarts_ > 1 && last_failure_.kind != Cause::Kind::bad_state) {
     const double longest = std::min(60.0, static_cast<double>(1u << std::min(restarts_ - 2, 6u)));
     const double share = 0.5 + 0.5 * std::uniform_real_distribution<>(0, 1)(random_);
     pause = Duration(static_cast<int64_t>(longest * share * 1e9));
@@ -533,12 +553,17 @@ void Policy::on(const Tick&, Time now) {
   if (!deadline_ || *deadline_ > now) return;
   deadline_.reset();
   switch (phase_) {
-    case Phase::gathering: return gather_failed();
-    case Phase::preparing: return prepare_late(now);
-    case Phase::backing_off: return gather(now);
-    case Phase::stopping: return drop_unstopped(now);
+    case Phase::gathering:
+      return gather_failed();
+    case Phase::preparing:
+      return prepare_late(now);
+    case Phase::backing_off:
+      return gather(now);
+    case Phase::stopping:
+      return drop_unstopped(now);
     case Phase::running:
-    case Phase::done: HVD_CHECK(false);
+    case Phase::done:
+      HVD_CHECK(false);
   }
 }
 

@@ -118,7 +118,7 @@ struct Cause {
   } kind = Kind::none;
   std::optional<uint32_t> rank;
   std::optional<uint32_t> host;
-  int code = 0;    // exit code
+  int code = 0;  // exit code
   int signal = 0;
   std::string text;        // a sentence
   std::string last_lines;  // of the rank's stderr
@@ -163,9 +163,9 @@ class Policy {
     Link link = Link::none;
     AgentHello hello;
     std::string address, own_address;
-    bool active = false;         // has been given the current attempt
-    std::optional<Time> retry;   // when to connect again
-    std::string last_reason;     // of its last end
+    bool active = false;        // has been given the current attempt
+    std::optional<Time> retry;  // when to connect again
+    std::string last_reason;    // of its last end
   };
 
   struct OpenRequest {
@@ -251,11 +251,11 @@ class Policy {
   Actions out_;
 
   Phase phase_ = Phase::gathering;
-  std::optional<Time> deadline_;    // of the phase
-  uint32_t attempt_ = 0;            // current, or the last one started
-  uint32_t attempts_started_ = 0;   // in this run
+  std::optional<Time> deadline_;   // of the phase
+  uint32_t attempt_ = 0;           // current, or the last one started
+  uint32_t attempts_started_ = 0;  // in this run
   bool first_refusal_ = false;
-  Cause cause_;                     // of the stop under way
+  Cause cause_;  // of the stop under way
   Cause last_failure_;
   int stop_signal_ = 0;
   uint32_t previous_size_ = 0;
@@ -283,9 +283,9 @@ class Policy {
 
   uint64_t reached_step_ = 0;
   uint64_t reached_at_start_ = 0;
-  bool progressed_ = false;         // in this attempt
-  uint32_t restarts_ = 0;           // without progress, against the budget
-  uint32_t same_endings_ = 0;       // attempts in a row that ended the same way
+  bool progressed_ = false;    // in this attempt
+  uint32_t restarts_ = 0;      // without progress, against the budget
+  uint32_t same_endings_ = 0;  // attempts in a row that ended the same way
 };
 
 // Exit code of a job that ends by this cause.

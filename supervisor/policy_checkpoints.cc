@@ -29,9 +29,8 @@ std::optional<Policy::OpenRequest> Policy::take_request(uint32_t request, uint32
 }
 
 uint32_t Policy::open_requests(Request kind) const {
-  return static_cast<uint32_t>(std::count_if(requests_.begin(), requests_.end(), [&](const auto& r) {
-    return r.second.kind == kind;
-  }));
+  return static_cast<uint32_t>(std::count_if(requests_.begin(), requests_.end(),
+                                             [&](const auto& r) { return r.second.kind == kind; }));
 }
 
 // ---- preparing ----
@@ -68,9 +67,9 @@ void Policy::said(uint32_t host, const DirectoryProbed& m, Time now) {
   if (!request || phase_ != Phase::preparing) return;
   if (request->kind == Request::probe_write) {
     if (!m.error.empty()) {
-      return setup_failed("the checkpoint directory cannot be used on " + job_.hosts[host].name +
-                              ": " + m.error,
-                          now);
+      return setup_failed(
+          "the checkpoint directory cannot be used on " + job_.hosts[host].name + ": " + m.error,
+          now);
     }
     for (const HostPlaces& places : placement_) {
       if (places.host == host) continue;
@@ -95,9 +94,8 @@ void Policy::probe_done(Time now) {
     std::string& names = seen ? seeing : blind;
     names += (names.empty() ? "" : ", ") + job_.hosts[host].name;
   }
-  const size_t blind_count =
-      static_cast<size_t>(std::count_if(seen_by_.begin(), seen_by_.end(),
-                                        [](const auto& s) { return !s.second; }));
+  const size_t blind_count = static_cast<size_t>(
+      std::count_if(seen_by_.begin(), seen_by_.end(), [](const auto& s) { return !s.second; }));
   if (blind_count > 0 && blind_count < seen_by_.size()) {
     return setup_failed(job_.checkpoint_dir + " is one folder on " + seeing + " and another on " +
                             blind + ": it must be shared by all hosts or private to each",
@@ -110,8 +108,7 @@ void Policy::probe_done(Time now) {
 void Policy::list_checkpoints() {
   listings_.clear();
   for (const HostPlaces& places : placement_) {
-    send(places.host,
-         ListCheckpoints{ask(places.host, Request::list, 0), job_.checkpoint_dir});
+    send(places.host, ListCheckpoints{ask(places.host, Request::list, 0), job_.checkpoint_dir});
     if (folder_ == FolderKind::shared) break;
   }
 }
@@ -119,9 +116,9 @@ void Policy::list_checkpoints() {
 void Policy::said(uint32_t host, const CheckpointsListed& m, Time now) {
   if (!take_request(m.request, host) || phase_ != Phase::preparing) return;
   if (!m.error.empty()) {
-    return setup_failed("the checkpoint directory cannot be listed on " + job_.hosts[host].name +
-                            ": " + m.error,
-                        now);
+    return setup_failed(
+        "the checkpoint directory cannot be listed on " + job_.hosts[host].name + ": " + m.error,
+        now);
   }
   listings_[host] = m;
   if (open_requests(Request::list) > 0) return;
@@ -171,8 +168,8 @@ void Policy::said(uint32_t host, const CheckpointVerified& m, Time now) {
   if (open_requests(Request::verify) > 0) return;
   if (defects_.empty()) return go(&candidates_.front());
   for (const ShardDefect& defect : defects_) {
-    say(Say::Level::warning, "checkpoint " + step_folder(candidates_.front().step) +
-                                 " is skipped: " + defect.text);
+    say(Say::Level::warning,
+        "checkpoint " + step_folder(candidates_.front().step) + " is skipped: " + defect.text);
   }
   known_.erase(candidates_.front().step);
   candidates_.erase(candidates_.begin());
@@ -183,10 +180,10 @@ void Policy::said(uint32_t host, const CheckpointVerified& m, Time now) {
 void Policy::go(const Candidate* from) {
   start_attempt(from);
   for (const HostPlaces& places : placement_) {
-    send(places.host, WriteJobFile{ask(places.host, Request::other, 0), job_.checkpoint_dir,
-                                   job_.job_file});
-    send(places.host, PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir,
-                                       attempt_, {}});
+    send(places.host,
+         WriteJobFile{ask(places.host, Request::other, 0), job_.checkpoint_dir, job_.job_file});
+    send(places.host,
+         PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, attempt_, {}});
     if (folder_ == FolderKind::shared) break;
   }
 }
@@ -219,9 +216,8 @@ void Policy::commit(uint64_t step, Save& save) {
   manifest.shards = save.shards;
   const std::string& state = save.shards.front().state_digest;
   manifest.replicated =
-      !state.empty() && std::all_of(save.shards.begin(), save.shards.end(), [&](const Shard& s) {
-        return s.state_digest == state;
-      });
+      !state.empty() && std::all_of(save.shards.begin(), save.shards.end(),
+                                    [&](const Shard& s) { return s.state_digest == state; });
   const std::string text = manifest_text(manifest);
   for (const HostPlaces& places : placement_) {
     ++save.commits_open;
@@ -269,8 +265,8 @@ void Policy::prune() {
     verified_.erase(step);
   }
   for (const HostPlaces& places : placement_) {
-    send(places.host, PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, 0,
-                                       steps});
+    send(places.host,
+         PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, 0, steps});
     if (folder_ == FolderKind::shared) break;
   }
 }

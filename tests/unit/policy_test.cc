@@ -1,0 +1,726 @@
+// Scenarios of the failure policy: a job of fake hosts is driven by events, and what the policy
+// wants done is read back. No process, no clock.
+#include "supervisor/policy.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+using namespace hvd;
+using namespace std::chrono_literals;
+
+namespace {
+
+// One job of `hosts` hosts with two ranks each and `spares` spares, and its policy.
+class Scene {
+ public:
+  explicit Scene(uint32_t hosts, uint32_t spares = 0, bool checkpoints = true) {
+    for (uint32_t i = 0; i < hosts + spares; ++i) {
+      Host host;
+      host.name = "h" + std::to_string(i + 1);
+      host.slots = 2;
+      host.spare = i >= hosts;
+      job.hosts.push_back(host);
+    }
+    job.id = "job";
+    job.size = 2 * hosts;
+    job.argv = {"train"};
+    if (checkpoints) job.checkpoint_dir = "/ckpt";
+  }
+
+  void start() {
+    policy.emplace(job, *place(job.hosts, job.size), 1);
+    take(policy->start(at));
+  }
+  void event(const Event& e) { take(policy->step(e, at)); }
+  void say(uint32_t host, FromAgent m) { event(AgentSaid{host, std::move(m)}); }
+  void up(uint32_t host) {
+    AgentHello hello;
+    hello.reserved_port = 1000 + host;
+    event(HostUp{host, hello, "10.0.0." + std::to_string(host + 1), "10.0.0.99"});
+  }
+  void down(uint32_t host, HostEnd end) {
+    event(HostDown{host, end, job.hosts[host].name + " is down"});
+  }
+  void pass(Duration d) {
+    at += d;
+    if (policy->next_deadline() && *policy->next_deadline() <= at) event(Tick{});
+  }
+
+  // Answers what agents of these hosts are asked, until nothing is asked any more.
+  void answer() {
+    while (!asked.empty()) {
+      const Send send = asked.front();
+      asked.erase(asked.begin());
+      std::visit([&](const auto& m) { answer_one(send.host, m); }, send.message);
+    }
+  }
+
+  void ended(uint32_t rank, int code, int signal = 0, uint64_t step = 0) {
+    WorkerEnded m;
+    m.attempt = policy->attempt();
+    m.rank = rank;
+    m.exit_code = code;
+    m.signal = signal;
+    if (step > 0) m.steps = {{rank, step}};
+    say(policy->host_of(rank), m);
+  }
+  void all_end_well() {
+    for (uint32_t rank = 0; rank < job.size; ++rank) ended(rank, 0);
+    answer();
+  }
+  // All ranks save `step` and the agents commit it.
+  void save(uint64_t step) {
+    for (uint32_t rank = 0; rank < job.size; ++rank) {
+      ShardSaved m;
+      m.attempt = policy->attempt();
+      m.step = step;
+      m.shard = Shard{rank, 100, std::string(32, 'a'), std::string(32, 'b')};
+      say(policy->host_of(rank), m);
+    }
+    answer();
+  }
+
+  template <class A>
+  uint32_t count() const {
+    uint32_t n = 0;
+    for (const Action& action : all) n += std::holds_alternative<A>(action) ? 1 : 0;
+    return n;
+  }
+  const Finish* finish() const {
+    for (const Action& action : all) {
+      if (const auto* f = std::get_if<Finish>(&action)) return f;
+    }
+    return nullptr;
+  }
+  bool said_text(const std::string& part) const {
+    for (const Action& action : all) {
+      const auto* s = std::get_if<Say>(&action);
+      if (s != nullptr && s->text.find(part) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+  Job job;
+  std::optional<Policy> policy;
+  Time at{1000s};
+  Actions all;
+  std::vector<Send> asked;
+  std::vector<StartAttempt> starts;           // newest last, one per host
+  std::map<uint64_t, std::string> committed;  // manifests on "disk", by step
+  std::set<uint64_t> corrupt;
+  std::set<uint32_t> blind;  // hosts that do not see the shared folder
+  std::vector<uint64_t> pruned;
+  bool answers_stop = true;
+
+ private:
+  void take(Actions actions) {
+    for (Action& action : actions) {
+      if (auto* send = std::get_if<Send>(&action)) {
+        if (auto* start = std::get_if<StartAttempt>(&send->message)) starts.push_back(*start);
+        asked.push_back(*send);
+      }
+      all.push_back(std::move(action));
+    }
+  }
+
+  template <class M>
+  void answer_one(uint32_t, const M&) {}
+  void answer_one(uint32_t host, const StopAttempt& m) {
+    if (answers_stop) say(host, AttemptStopped{m.attempt, 2000 + host});
+  }
+  void answer_one(uint32_t host, const ProbeDirectory& m) {
+    say(host, DirectoryProbed{m.request, blind.count(host) == 0, ""});
+  }
+  void answer_one(uint32_t host, const ListCheckpoints& m) {
+    CheckpointsListed listed;
+    listed.request = m.request;
+    for (const auto& [step, manifest] : committed) {
+      ListedCheckpoint one{step, manifest, {}};
+      for (uint32_t rank = 0; rank < job.size; ++rank) one.shards.push_back(rank);
+      listed.found.push_back(one);
+    }
+    say(host, listed);
+  }
+  void answer_one(uint32_t host, const VerifyCheckpoint& m) {
+    CheckpointVerified verified{m.request, m.step, {}, {}};
+    if (corrupt.count(m.step) > 0) {
+      verified.defects.push_back({m.shards.front(), "rank-0000.safetensors has another digest"});
+    } else {
+      verified.whole = m.shards;
+    }
+    say(host, verified);
+  }
+  void answer_one(uint32_t host, const CommitCheckpoint& m) {
+    committed[m.step] = m.manifest;
+    say(host, Performed{m.request, ""});
+  }
+  void answer_one(uint32_t host, const PruneCheckpoints& m) {
+    for (const uint64_t step : m.steps) {
+      pruned.push_back(step);
+      committed.erase(step);
+    }
+    say(host, Performed{m.request, ""});
+  }
+  void answer_one(uint32_t host, const WriteJobFile& m) { say(host, Performed{m.request, ""}); }
+};
+
+Scene running(uint32_t hosts, uint32_t spares = 0, bool checkpoints = true) {
+  Scene scene(hosts, spares, checkpoints);
+  scene.start();
+  for (uint32_t host = 0; host < hosts + spares; ++host) scene.up(host);
+  scene.answer();
+  return scene;
+}
+
+}  // namespace
+
+TEST_CASE("a job without faults starts each host once and ends with 0") {
+  Scene scene = running(2);
+  REQUIRE(scene.starts.size() == 2);
+  CHECK(scene.starts[0].attempt == 1);
+  CHECK(scene.starts[0].resume_from.empty());
+  CHECK(scene.starts[1].data_address == "10.0.0.2");
+  CHECK(scene.starts[1].master_address == "10.0.0.1");
+  CHECK(scene.starts[1].master_port == 1000);
+  CHECK(scene.starts[1].places[0].rank == 2);
+  scene.all_end_well();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 0);
+  CHECK(scene.count<Finish>() == 1);
+}
+
+TEST_CASE("ranks start only when every host that holds ranks is up") {
+  Scene scene(3);
+  scene.start();
+  scene.up(0);
+  scene.up(2);
+  scene.answer();
+  CHECK(scene.starts.empty());
+  scene.up(1);
+  scene.answer();
+  CHECK(scene.starts.size() == 3);
+}
+
+TEST_CASE("without a way to go on the first abnormal end is the job's") {
+  Scene scene = running(2, 0, false);
+  scene.ended(3, 7);
+  scene.ended(1, 0, SIGTERM);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 7);
+  CHECK(scene.finish()->from_worker);
+  CHECK(scene.finish()->cause.rank == 3);
+  CHECK(scene.said_text("rank 3 on h2 ended with exit code 7"));
+}
+
+TEST_CASE("a killed rank relaunches all from the newest whole checkpoint") {
+  Scene scene = running(2);
+  scene.save(50);
+  scene.save(100);
+  CHECK(scene.committed.size() == 2);
+  scene.ended(1, 0, SIGKILL, 120);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 4);
+  CHECK(scene.starts[2].attempt == 2);
+  CHECK(scene.starts[2].resume_from == "/ckpt/step-000000100");
+  CHECK(scene.starts[2].resume_step == 100);
+  CHECK(scene.starts[2].reached_step == 120);
+  CHECK(scene.starts[2].master_port == 2000);
+  CHECK(scene.starts[2].restart_reason == "worker-failed");
+  scene.all_end_well();
+  CHECK(scene.finish()->code == 0);
+  CHECK(scene.finish()->attempts == 2);
+}
+
+TEST_CASE("a checkpoint that does not verify is skipped by name") {
+  Scene scene = running(2);
+  scene.save(50);
+  scene.save(100);
+  scene.corrupt.insert(100);
+  scene.ended(0, 1);
+  scene.answer();
+  CHECK(scene.said_text("step-000000100 is skipped: rank-0000.safetensors has another digest"));
+  CHECK(scene.starts.back().resume_step == 50);
+}
+
+TEST_CASE("with no whole checkpoint left the job ends rather than starting over") {
+  Scene scene = running(2);
+  scene.save(50);
+  scene.corrupt.insert(50);
+  scene.ended(0, 1);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+  CHECK(scene.said_text("no whole checkpoint is left"));
+}
+
+TEST_CASE("a resume without a checkpoint ends with 3 and starts nothing") {
+  Scene scene(1);
+  scene.job.resume = true;
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  CHECK(scene.starts.empty());
+  CHECK(scene.finish()->code == 3);
+}
+
+TEST_CASE("old news is dropped") {
+  Scene scene = running(2);
+  scene.save(50);
+  scene.ended(1, 0, SIGKILL, 60);
+  scene.answer();
+  REQUIRE(scene.policy->attempt() == 2);
+  WorkerEnded old;
+  old.attempt = 1;
+  old.rank = 0;
+  old.signal = SIGTERM;
+  scene.say(0, old);
+  ShardSaved shard;
+  shard.attempt = 1;
+  shard.step = 60;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    shard.shard = Shard{rank, 1, "x", "x"};
+    scene.say(scene.policy->host_of(rank), shard);
+  }
+  scene.answer();
+  CHECK(scene.committed.count(60) == 0);
+  CHECK(scene.policy->attempt() == 2);
+}
+
+TEST_CASE("a silent host's ranks go to the spare and everyone else keeps theirs") {
+  Scene scene = running(2, 1);
+  scene.save(10);
+  scene.down(1, HostEnd::silent);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 4);
+  CHECK(scene.starts[2].places[0].rank == 0);
+  CHECK(scene.starts[3].places[0].rank == 2);
+  CHECK(scene.policy->host_of(2) == 2);
+  CHECK(scene.policy->host_of(0) == 0);
+  CHECK(scene.said_text("the spare h3 takes the ranks of h2"));
+}
+
+TEST_CASE("an agent's end reconnects the same host") {
+  Scene scene = running(2, 1);
+  scene.save(10);
+  const uint32_t before = scene.count<Connect>();
+  scene.down(1, HostEnd::ended);
+  scene.answer();
+  CHECK(scene.count<Connect>() == before + 1);
+  CHECK(scene.starts.size() == 2);
+  scene.up(1);
+  scene.answer();
+  CHECK(scene.starts.size() == 4);
+  CHECK(scene.policy->host_of(2) == 1);
+}
+
+TEST_CASE("a host that refuses to come back is replaced by the spare") {
+  Scene scene = running(2, 1);
+  scene.save(10);
+  scene.down(1, HostEnd::ended);
+  scene.answer();
+  scene.down(1, HostEnd::refused);
+  scene.answer();
+  CHECK(scene.policy->host_of(2) == 2);
+  CHECK(scene.starts.size() == 4);
+}
+
+TEST_CASE("without a spare a lost host is tried again until the start deadline, then 70") {
+  Scene scene = running(2);
+  scene.save(10);
+  scene.down(1, HostEnd::silent);
+  scene.answer();
+  for (int i = 0; i < 200 && scene.finish() == nullptr; ++i) {
+    if (scene.all.back().index() == Action(Connect{}).index()) scene.down(1, HostEnd::refused);
+    scene.pass(1s);
+  }
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+  CHECK(scene.count<Connect>() > 10);
+}
+
+TEST_CASE("hosts refused at the start: 69, all named, nothing started") {
+  Scene scene(3);
+  scene.start();
+  scene.down(1, HostEnd::refused);
+  scene.pass(1s);
+  scene.down(2, HostEnd::refused);
+  CHECK(scene.finish() == nullptr);
+  scene.up(0);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 69);
+  CHECK(scene.finish()->cause.text == "h2 is down\nh3 is down");
+  CHECK(scene.starts.empty());
+}
+
+TEST_CASE("a host refused at the start is not waited for long once another was") {
+  Scene scene(3);
+  scene.start();
+  scene.down(1, HostEnd::refused);
+  scene.pass(3s);
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 69);
+  CHECK(scene.finish()->cause.text == "h2 is down");
+}
+
+TEST_CASE("a spare that is not there holds nothing up") {
+  Scene scene(1, 1);
+  scene.start();
+  scene.down(1, HostEnd::refused);
+  scene.up(0);
+  scene.answer();
+  CHECK(scene.starts.size() == 1);
+}
+
+TEST_CASE("the budget is used up without progress and refills with it") {
+  Scene scene = running(1);
+  scene.job.max_restarts = 2;
+  for (int i = 0; i < 2; ++i) {
+    scene.ended(0, 0, SIGKILL);
+    scene.answer();
+    scene.pass(61s);
+    scene.answer();
+  }
+  CHECK(scene.starts.size() == 3);
+  scene.say(0, Beat{0, scene.policy->attempt(), {{0, 5}}});
+  for (int i = 0; i < 2; ++i) {
+    scene.ended(0, 0, SIGKILL);
+    scene.answer();
+    scene.pass(61s);
+    scene.answer();
+  }
+  CHECK(scene.starts.size() == 5);
+  scene.ended(0, 0, SIGKILL);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+  CHECK(scene.said_text("the restart budget of 2 is used up"));
+}
+
+TEST_CASE("the first relaunch is immediate, later ones back off") {
+  Scene scene = running(1);
+  scene.ended(0, 0, SIGKILL);
+  scene.answer();
+  CHECK(scene.starts.size() == 2);
+  scene.ended(0, 0, SIGKILL);
+  scene.answer();
+  CHECK(scene.starts.size() == 2);
+  REQUIRE(scene.policy->next_deadline());
+  const Duration pause = *scene.policy->next_deadline() - scene.at;
+  CHECK(pause >= 500ms);
+  CHECK(pause <= 1s);
+  scene.pass(1s);
+  scene.answer();
+  CHECK(scene.starts.size() == 3);
+}
+
+TEST_CASE("the same failure three times without progress is a crash loop") {
+  Scene scene = running(1);
+  for (int i = 0; i < 3; ++i) {
+    scene.ended(0, 9);
+    scene.answer();
+    scene.pass(61s);
+    scene.answer();
+  }
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 9);
+  CHECK(scene.starts.size() == 3);
+}
+
+TEST_CASE("kills from outside are no crash loop") {
+  Scene scene = running(1);
+  for (int i = 0; i < 4; ++i) {
+    scene.ended(0, 0, SIGKILL);
+    scene.answer();
+    scene.pass(61s);
+    scene.answer();
+  }
+  CHECK(scene.finish() == nullptr);
+}
+
+TEST_CASE("a checkpoint whose readers crash twice is set aside") {
+  Scene scene = running(1);
+  scene.save(50);
+  scene.save(100);
+  scene.ended(0, 0, SIGKILL, 110);
+  scene.answer();
+  REQUIRE(scene.starts.back().resume_step == 100);
+  scene.ended(0, 5);
+  scene.answer();
+  scene.pass(61s);
+  scene.answer();
+  REQUIRE(scene.starts.back().resume_step == 100);
+  scene.ended(1, 0, SIGSEGV);
+  scene.answer();
+  scene.pass(61s);
+  scene.answer();
+  CHECK(scene.starts.back().resume_step == 50);
+}
+
+TEST_CASE("a broken link costs one relaunch and no budget") {
+  Scene scene = running(1);
+  scene.save(5);
+  for (int i = 0; i < 30; ++i) {
+    scene.down(0, HostEnd::lost);
+    scene.answer();
+    scene.up(0);
+    scene.answer();
+  }
+  CHECK(scene.finish() == nullptr);
+  CHECK(scene.starts.size() == 31);
+}
+
+TEST_CASE("a program that cannot run ends the job at once") {
+  Scene scene = running(1);
+  WorkerEnded m;
+  m.attempt = 1;
+  m.exit_code = 127;
+  m.not_started = "'train' was not found in PATH";
+  scene.say(0, m);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 127);
+  CHECK_FALSE(scene.finish()->from_worker);
+}
+
+TEST_CASE("a rank that leaves early is a failure, the last rank's silence is not") {
+  Scene scene = running(1, 0, false);
+  WorkerEnded m;
+  m.attempt = 1;
+  m.left_early = true;
+  SUBCASE("others run") {
+    scene.say(0, m);
+    scene.answer();
+    CHECK(scene.finish()->code == 1);
+  }
+  SUBCASE("the last one") {
+    scene.ended(0, 0);
+    m.rank = 1;
+    scene.say(0, m);
+    scene.answer();
+    CHECK(scene.finish()->code == 0);
+  }
+}
+
+TEST_CASE("a stop by the user: grace, then at once, never a relaunch") {
+  Scene scene = running(2);
+  scene.answers_stop = false;
+  scene.event(StopRequested{SIGINT});
+  REQUIRE(std::holds_alternative<StopAttempt>(scene.asked.back().message));
+  CHECK(std::get<StopAttempt>(scene.asked.back().message).grace_ns == 30'000'000'000u);
+  scene.event(StopRequested{SIGINT});
+  CHECK(std::get<StopAttempt>(scene.asked.back().message).grace_ns == 0);
+  scene.answers_stop = true;
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 130);
+}
+
+TEST_CASE("a stop by the user ends every phase") {
+  SUBCASE("gathering") {
+    Scene scene(1);
+    scene.start();
+    scene.event(StopRequested{SIGTERM});
+    CHECK(scene.finish()->code == 143);
+  }
+  SUBCASE("preparing") {
+    Scene scene(1);
+    scene.start();
+    scene.up(0);
+    scene.event(StopRequested{SIGTERM});
+    CHECK(scene.finish()->code == 143);
+    CHECK(scene.starts.empty());
+  }
+  SUBCASE("stopping after a failure") {
+    Scene scene = running(1);
+    scene.ended(0, 1);
+    scene.event(StopRequested{SIGTERM});
+    scene.answer();
+    CHECK(scene.finish()->code == 143);
+    CHECK(scene.starts.size() == 1);
+  }
+  SUBCASE("backing off") {
+    Scene scene = running(1);
+    for (int i = 0; i < 2; ++i) {
+      scene.ended(0, 0, SIGKILL);
+      scene.answer();
+    }
+    scene.event(StopRequested{SIGHUP});
+    CHECK(scene.finish()->code == 129);
+  }
+}
+
+TEST_CASE("an agent that does not stop its ranks is cut off") {
+  Scene scene = running(2, 1);
+  scene.save(5);
+  scene.answers_stop = false;
+  scene.ended(0, 1);
+  scene.asked.clear();
+  scene.say(0, AttemptStopped{1, 1});
+  scene.pass(14s);
+  CHECK(scene.count<Drop>() == 1);
+  CHECK(scene.said_text("h2 did not stop its ranks in time"));
+}
+
+TEST_CASE("a host lost while stopping does not hold the relaunch up") {
+  Scene scene = running(2, 1);
+  scene.save(5);
+  scene.answers_stop = false;
+  scene.ended(0, 1);
+  scene.asked.clear();
+  scene.say(0, AttemptStopped{1, 1});
+  scene.answers_stop = true;
+  scene.down(1, HostEnd::silent);
+  scene.answer();
+  CHECK(scene.starts.size() == 4);
+  CHECK(scene.policy->host_of(3) == 2);
+}
+
+TEST_CASE("ranks that loaded different states: named, and the checkpoint before is used") {
+  Scene scene = running(2);
+  scene.save(50);
+  scene.save(100);
+  scene.ended(0, 0, SIGKILL, 101);
+  scene.answer();
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    scene.say(scene.policy->host_of(rank),
+              StateLoaded{2, rank, 100, rank == 2 ? "other" : "same", ""});
+  }
+  CHECK(scene.said_text("the state loaded by rank 2 differs"));
+  scene.answer();
+  CHECK(scene.starts.back().resume_step == 50);
+}
+
+TEST_CASE("an exchange is answered when every rank gave its blob") {
+  Scene scene = running(2);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    scene.say(scene.policy->host_of(rank), ExchangeBlob{1, rank, 0, "blob" + std::to_string(rank)});
+  }
+  uint32_t results = 0;
+  for (const Send& send : scene.asked) {
+    const auto* m = std::get_if<ExchangeResult>(&send.message);
+    if (m == nullptr) continue;
+    ++results;
+    REQUIRE(m->blobs.size() == 4);
+    CHECK(m->blobs[3] == "blob3");
+  }
+  CHECK(results == 2);
+}
+
+TEST_CASE("a save that one rank could not write is refused to all and not committed") {
+  Scene scene = running(1);
+  ShardSaved m;
+  m.attempt = 1;
+  m.step = 7;
+  m.shard.rank = 0;
+  m.error = "No space left on device";
+  scene.say(0, m);
+  m.shard = Shard{1, 1, "d", "s"};
+  m.error.clear();
+  scene.say(0, m);
+  CHECK(scene.committed.empty());
+  const auto* result = std::get_if<SaveResult>(&scene.asked.back().message);
+  REQUIRE(result != nullptr);
+  CHECK(result->error.find("rank 0 on h1: No space left") != std::string::npos);
+}
+
+TEST_CASE("old checkpoints are pruned, the newest stay") {
+  Scene scene = running(1);
+  for (uint64_t step = 10; step <= 60; step += 10) scene.save(step);
+  CHECK(scene.pruned == std::vector<uint64_t>{10, 20, 30});
+}
+
+TEST_CASE("a folder that only some hosts share is refused") {
+  Scene scene(3);
+  scene.blind.insert(2);
+  scene.start();
+  for (uint32_t host = 0; host < 3; ++host) scene.up(host);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 2);
+  CHECK(scene.said_text("/ckpt is one folder on h1, h2 and another on h3"));
+}
+
+TEST_CASE("a folder private to each host is committed on each") {
+  Scene scene(3);
+  scene.blind = {1, 2};
+  scene.start();
+  for (uint32_t host = 0; host < 3; ++host) scene.up(host);
+  scene.answer();
+  scene.save(10);
+  uint32_t commits = 0;
+  for (const Action& action : scene.all) {
+    const auto* send = std::get_if<Send>(&action);
+    commits += send != nullptr && std::holds_alternative<CommitCheckpoint>(send->message) ? 1 : 0;
+  }
+  CHECK(commits == 3);
+}
+
+TEST_CASE("the program's own checkpoint is handed on when it is the newer one") {
+  Scene scene = running(1, 0, false);
+  scene.say(0, ForeignCheckpoint{1, 0, 40, "/data/model-40.pt"});
+  scene.ended(1, 0, SIGKILL, 45);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 2);
+  CHECK(scene.starts[1].resume_from == "/data/model-40.pt");
+  CHECK(scene.starts[1].resume_step == 40);
+}
+
+TEST_CASE("whatever happens in whatever order, the policy keeps its promises") {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    std::minstd_rand random(seed);
+    const auto pick = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+    Scene scene(2, 1);
+    scene.start();
+    for (int i = 0; i < 200 && scene.finish() == nullptr; ++i) {
+      const uint32_t host = pick(3);
+      switch (pick(10)) {
+        case 0:
+          scene.down(host, static_cast<HostEnd>(pick(4)));
+          break;
+        case 1:
+        case 2:
+        case 3:
+          scene.up(host);
+          break;
+        case 4:
+          scene.ended(pick(4), static_cast<int>(pick(3)), pick(2) == 0 ? SIGKILL : 0);
+          break;
+        case 5:
+          scene.save(static_cast<uint64_t>(i));
+          break;
+        case 6:
+          scene.pass(std::chrono::milliseconds(pick(20000)));
+          break;
+        case 7:
+          scene.say(host, AttemptStopped{scene.policy->attempt(), 1});
+          break;
+        default:
+          scene.answer();
+          break;
+      }
+    }
+    scene.event(StopRequested{SIGTERM});
+    scene.answer();
+    scene.pass(100s);
+    scene.answer();
+    INFO("seed ", seed);
+    REQUIRE(scene.finish() != nullptr);
+    CHECK(scene.count<Finish>() == 1);
+    // Attempts only grow, and no step is committed by an attempt that was over.
+    uint32_t attempt = 0;
+    for (const Action& action : scene.all) {
+      const auto* send = std::get_if<Send>(&action);
+      if (send == nullptr) continue;
+      if (const auto* start = std::get_if<StartAttempt>(&send->message)) {
+        CHECK(start->attempt >= attempt);
+        attempt = start->attempt;
+      }
+      if (const auto* commit = std::get_if<CommitCheckpoint>(&send->message)) {
+        CHECK(commit->attempt == attempt);
+      }
+    }
+  }
+}
