@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 namespace hvd {
 
@@ -37,14 +38,28 @@ Status write_all(int fd, std::string_view bytes) {
   return Ok{};
 }
 
-Result<std::string> read_file(const std::string& path, size_t limit) {
+namespace {
+
+enum class Owner { anybody, us };
+
+// Why the file behind `fd` is not to be read; empty if it is.
+std::string objection(int fd, Owner owner) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return std::strerror(errno);
+  if (S_ISDIR(st.st_mode)) return "it is a directory, not a file";
+  if (!S_ISREG(st.st_mode)) return "it is not a regular file";
+  if (owner == Owner::anybody) return "";
+  if (st.st_uid != geteuid()) return "it belongs to another user";
+  if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "others can write it";
+  return "";
+}
+
+Result<std::string> read_whole(const std::string& path, size_t limit, Owner owner) {
   // O_NONBLOCK so that opening a FIFO nobody writes to does not wait.
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return errno_error("cannot read " + path, errno);
-  struct stat st;
-  if (fstat(fd.get(), &st) != 0) return errno_error("cannot read " + path, errno);
-  if (S_ISDIR(st.st_mode)) return Error{"cannot read " + path + ": it is a directory, not a file"};
-  if (!S_ISREG(st.st_mode)) return Error{"cannot read " + path + ": it is not a regular file"};
+  const std::string why = objection(fd.get(), owner);
+  if (!why.empty()) return Error{"cannot read " + path + ": " + why};
   std::string text;
   char block[65536];
   while (true) {
@@ -58,6 +73,16 @@ Result<std::string> read_file(const std::string& path, size_t limit) {
                    " bytes"};
     }
   }
+}
+
+}  // namespace
+
+Result<std::string> read_file(const std::string& path, size_t limit) {
+  return read_whole(path, limit, Owner::anybody);
+}
+
+Result<std::string> read_own_file(const std::string& path, size_t limit) {
+  return read_whole(path, limit, Owner::us);
 }
 
 Status sync_folder(const std::string& path) {

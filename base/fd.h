@@ -46,6 +46,9 @@ Status write_all(int fd, std::string_view bytes);
 // device, FIFO or larger file is refused without being read.
 Result<std::string> read_file(const std::string& path, size_t limit);
 
+// The same for a file that must be ours: refused if another user owns it or can write it.
+Result<std::string> read_own_file(const std::string& path, size_t limit);
+
 // Replaces `path` by a file with these bytes: written beside it, fsynced, renamed, and the folder
 // fsynced. `mode` is the file's.
 Status replace_file(const std::string& path, std::string_view bytes, int mode);

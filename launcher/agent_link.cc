@@ -108,15 +108,12 @@ void AgentLink::take(FromAgent message, std::vector<News>& news) {
 }
 
 void AgentLink::judge(Time now, std::vector<News>& news) {
-  const std::optional<Time> limit = deadline();
-  if (state_ == State::down || !limit || *limit > now) return;
+  if (state_ == State::down) return;
+  if (channel_->deadline() && *channel_->deadline() <= now) advance(now, news);
+  if (state_ == State::down || limit() > now) return;
   if (state_ == State::talking) {
     return end(HostEnd::silent,
                label_ + " has not been heard for " + format_duration(now - last_heard_), news);
-  }
-  if (channel_->deadline() && *channel_->deadline() <= now) {
-    advance(now, news);
-    if (state_ == State::down || now < start_deadline_) return;
   }
   end(HostEnd::refused,
       label_ + ": " +
@@ -126,10 +123,13 @@ void AgentLink::judge(Time now, std::vector<News>& news) {
       news);
 }
 
+Time AgentLink::limit() const {
+  return state_ == State::talking ? last_heard_ + silence_ : start_deadline_;
+}
+
 std::optional<Time> AgentLink::deadline() const {
   if (state_ == State::down) return std::nullopt;
-  if (state_ == State::talking) return last_heard_ + silence_;
-  return earlier(start_deadline_, channel_->deadline());
+  return earlier(limit(), channel_->deadline());
 }
 
 void AgentLink::send(const ToAgent& message) {

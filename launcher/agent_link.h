@@ -57,6 +57,7 @@ class AgentLink {
   void take(FromAgent message, std::vector<News>& news);
   void end(HostEnd how, const std::string& reason, std::vector<News>& news);
   std::string diagnosis() const;
+  Time limit() const;
 
   std::string label_;
   std::unique_ptr<Channel> channel_;

@@ -1,0 +1,92 @@
+// hvdlaunch: the front door. Reads the command line, makes the job whole, and hands it on.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "cli/options.h"
+#include "launcher/job_file.h"
+#include "launcher/launch.h"
+#include "launcher/state_folder.h"
+#include "launcher/terminal_text.h"
+#include "supervisor/agent/agent.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr int kUsage = 2;
+constexpr int kNothingToResume = 3;
+
+int fail(const std::string& text, int code) {
+  std::fputs(terminal_lines("hvdlaunch: ", text).c_str(), stderr);
+  return code;
+}
+
+int run(RunCommand command) {
+  for (const std::string& notice : command.notices) {
+    if (command.settings.verbosity >= 0) fail(notice, 0);
+  }
+  if (command.dry_run) {
+    std::fputs(dry_run_text(command).c_str(), stdout);
+    return 0;
+  }
+  command.job.id = new_job_id();
+  command.job.secret = new_secret();
+  command.job.job_file = job_file_text(command.job, HVD_VERSION);
+  return launch(command.job, command.placement, command.settings);
+}
+
+// job.toml of the directory itself if it can be seen from here, else this machine's own copy.
+Result<std::string> find_job_file(const std::string& dir, const StateFolder& state,
+                                  std::string& path) {
+  path = dir + "/job.toml";
+  Result<std::string> text = read_own_file(path, kLongestJobFile);
+  if (text || access(path.c_str(), F_OK) == 0) return text;
+  path = state.resume_file(dir, "job.toml");
+  Result<std::string> copy = read_own_file(path, kLongestJobFile);
+  if (copy) return copy;
+  return Error{"nothing to resume: there is no " + dir +
+               "/job.toml, and no job was started from this machine with --checkpoint-dir " + dir};
+}
+
+int resume(const ResumeCommand& command, const Surroundings& surroundings) {
+  const StateFolder state;
+  std::string path;
+  const Result<std::string> text = find_job_file(command.dir, state, path);
+  if (!text) return fail(text.error().text, kNothingToResume);
+  Result<Job> saved = parse_job_file(*text, path);
+  if (!saved) return fail(saved.error().text, kUsage);
+  Result<RunCommand> job = resumed_job(std::move(*saved), command, surroundings);
+  if (!job) return fail(job.error().text, kUsage);
+  job->job.resume = true;
+  const Progress progress = read_progress(state.resume_file(command.dir, "progress.json"));
+  job->job.reached_step = progress.reached_step;
+  job->job.resume_foreign = progress.foreign_path;
+  job->job.resume_foreign_step = progress.foreign_step;
+  std::string words;
+  for (const std::string& word : job->job.argv) words += " " + word;
+  if (job->settings.verbosity >= 0) fail("resuming:" + words, 0);
+  return run(std::move(*job));
+}
+
+int run_command(const std::vector<std::string>& words) {
+  const Surroundings around = surroundings();
+  Result<Command> command = parse_command(words, around);
+  if (!command) return fail(command.error().text, kUsage);
+  if (auto* c = std::get_if<RunCommand>(&*command)) return run(std::move(*c));
+  if (auto* c = std::get_if<ResumeCommand>(&*command)) return resume(*c, around);
+  if (auto* c = std::get_if<AgentCommand>(&*command)) return agent_main(c->arguments);
+  std::fputs(std::get<PrintCommand>(*command).text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace hvd
+
+int main(int argc, char** argv) {
+  return hvd::run_command(std::vector<std::string>(argv + 1, argv + argc));
+}
