@@ -19,7 +19,7 @@ bool is_alnum(char c) {
 
 Status check_characters(const std::string& what, const std::string& text, std::string_view others,
                         const std::string& expected) {
-  const std::string subject = what + " " + quoted(text);
+  const std::string subject = what + " " + in_quotes(text);
   if (text.empty()) return Error{what + " is empty: expected " + expected};
   if (text.size() > 253) return Error{subject + " is longer than 253 characters"};
   if (text[0] == '-' || text[0] == '.') {
@@ -27,14 +27,14 @@ Status check_characters(const std::string& what, const std::string& text, std::s
   }
   for (size_t i = 0; i < text.size(); ++i) {
     if (is_alnum(text[i]) || others.find(text[i]) != std::string_view::npos) continue;
-    return Error{subject + " holds " + quoted(text.substr(i, 1)) + ": expected " + expected};
+    return Error{subject + " holds " + in_quotes(text.substr(i, 1)) + ": expected " + expected};
   }
   return Ok{};
 }
 
 // One part of a bracket: "01-16" or "7", as texts.
 Result<std::vector<std::string>> expand_part(std::string_view part, std::string_view pattern) {
-  const Error malformed{"range " + quoted(part) + " in " + quoted(pattern) +
+  const Error malformed{"range " + in_quotes(part) + " in " + in_quotes(pattern) +
                         " is not one: expected numbers such as [1-8], [01-16] or [1,3,5-7]"};
   const size_t dash = part.find('-');
   const std::string first(part.substr(0, dash));
@@ -45,10 +45,10 @@ Result<std::vector<std::string>> expand_part(std::string_view part, std::string_
   if (!number(first) || !number(last)) return malformed;
   const unsigned long low = std::stoul(first), high = std::stoul(last);
   if (low > high) {
-    return Error{"range " + quoted(part) + " in " + quoted(pattern) + " runs backwards"};
+    return Error{"range " + in_quotes(part) + " in " + in_quotes(pattern) + " runs backwards"};
   }
   if (high - low >= kMostHosts) {
-    return Error{"range " + quoted(part) + " in " + quoted(pattern) + " has more than " +
+    return Error{"range " + in_quotes(part) + " in " + in_quotes(pattern) + " has more than " +
                  std::to_string(kMostHosts) + " hosts"};
   }
   const size_t width = first[0] == '0' ? first.size() : 0;
@@ -88,7 +88,7 @@ Result<NameAndSlots> split_slots(std::string_view text) {
     if (text[i] == ']') --depth;
     if (text[i] != ':' || depth > 0) continue;
     if (colon != std::string_view::npos) {
-      return Error{quoted(text) +
+      return Error{in_quotes(text) +
                    " is ambiguous: expected an IPv6 address in brackets, such as [fd00::2]:2"};
     }
     colon = i;
@@ -120,7 +120,7 @@ std::optional<uint64_t> parse_count(std::string_view text, uint64_t least, uint6
   return value;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr size_t kLongest = 80;
   std::string out = "'";
   const bool cut = text.size() > kLongest;
@@ -135,6 +135,27 @@ std::string quoted(std::string_view text) {
     }
   }
   return out + (cut ? "...'" : "'");
+}
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || text.size() - i < length) return false;
+    uint32_t point = length == 1 ? first : first & (0xff >> (length + 1));
+    for (size_t k = 1; k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      if ((next & 0xc0) != 0x80) return false;
+      point = point << 6 | (next & 0x3f);
+    }
+    // Longer than needed, a surrogate, or past the end of Unicode.
+    if ((length == 3 && point < 0x800) || (length == 4 && point < 0x10000) || point > 0x10ffff ||
+        (point >= 0xd800 && point <= 0xdfff)) {
+      return false;
+    }
+    i += length;
+  }
+  return true;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -181,7 +202,7 @@ Status check_user(const std::string& user) {
 Status check_variable_name(const std::string& name) {
   if (name.empty()) return Error{"the name of a variable is empty"};
   if (name.find('=') != std::string::npos || name.find('\0') != std::string::npos) {
-    return Error{"the name of a variable cannot be " + quoted(name)};
+    return Error{"the name of a variable cannot be " + in_quotes(name)};
   }
   return Ok{};
 }
@@ -195,12 +216,13 @@ Result<std::vector<std::string>> expand_ranges(std::string_view pattern) {
     if (open == std::string_view::npos) break;
     const size_t close = pattern.find(']', open);
     if (close == std::string_view::npos) {
-      return Error{"'[' without ']' in " + quoted(pattern)};
+      return Error{"'[' without ']' in " + in_quotes(pattern)};
     }
     const auto numbers = expand_bracket(pattern.substr(open + 1, close - open - 1), pattern);
     if (!numbers) return numbers.error();
     if (names.size() * numbers->size() > kMostHosts) {
-      return Error{quoted(pattern) + " names more than " + std::to_string(kMostHosts) + " hosts"};
+      return Error{in_quotes(pattern) + " names more than " + std::to_string(kMostHosts) +
+                   " hosts"};
     }
     std::vector<std::string> longer;
     for (const std::string& name : names) {
@@ -219,7 +241,7 @@ Status parse_slots(std::string_view text, HostSpec& spec) {
   }
   const auto slots = parse_count(text, 1, kMostSlots);
   if (!slots) {
-    return Error{"slots " + quoted(text) + ": expected a whole number from 1 to " +
+    return Error{"slots " + in_quotes(text) + ": expected a whole number from 1 to " +
                  std::to_string(kMostSlots) + ", or auto"};
   }
   spec.slots = static_cast<uint32_t>(*slots);
@@ -240,7 +262,7 @@ Result<HostSpec> parse_host_spec(std::string_view text) {
     if (const Status status = parse_slots(*split->slots, spec); !status) return status.error();
   }
   if (const auto address = bracketed_ipv6(split->name)) {
-    if (!is_ipv6(*address)) return Error{quoted(split->name) + " is not an IPv6 address"};
+    if (!is_ipv6(*address)) return Error{in_quotes(split->name) + " is not an IPv6 address"};
     spec.names = {*address};
     return spec;
   }

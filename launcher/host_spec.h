@@ -53,7 +53,9 @@ std::optional<uint64_t> parse_count(std::string_view text, uint64_t least, uint6
 
 // Text as it can be shown inside a message: quoted, control characters and other bytes that are not
 // printable ASCII or UTF-8 as \xNN, cut at 80 bytes.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
+
+bool is_utf8(std::string_view text);
 
 std::string_view trimmed(std::string_view text);
 

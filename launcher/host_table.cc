@@ -57,7 +57,7 @@ Status read_slots(const TomlEntry& entry, HostDraft& draft) {
   draft.host.slots_given = draft.host.slots_auto = false;
   if (const toml::value<std::string>* text = entry.value->as_string()) {
     if (text->get() != "auto") {
-      return Error{entry.value_at + ": slots is " + quoted(text->get()) +
+      return Error{entry.value_at + ": slots is " + in_quotes(text->get()) +
                    ": expected a whole number from 1 to " + std::to_string(kMostSlots) +
                    ", or \"auto\""};
     }
@@ -96,7 +96,7 @@ Status read_gpus(const TomlEntry& entry, HostDraft& draft) {
     auto gpu = read_gpu(node, place);
     if (!gpu) return gpu.error();
     if (std::find(gpus.begin(), gpus.end(), *gpu) != gpus.end()) {
-      return Error{place + ": gpus names " + quoted(*gpu) + " twice"};
+      return Error{place + ": gpus names " + in_quotes(*gpu) + " twice"};
     }
     gpus.push_back(std::move(*gpu));
   }
@@ -134,7 +134,7 @@ Status read_labels(const TomlEntry& entry, HostDraft& draft) {
 Status read_workdir(const TomlEntry& entry, HostDraft& draft) {
   if (const Status status = assign(draft.host.workdir, read_text(entry)); !status) return status;
   if (draft.host.workdir.starts_with('/')) return Ok{};
-  return Error{entry.value_at + ": workdir " + quoted(draft.host.workdir) +
+  return Error{entry.value_at + ": workdir " + in_quotes(draft.host.workdir) +
                " is not absolute: expected a path that begins with '/'"};
 }
 
@@ -195,7 +195,7 @@ Error unknown_key(const TomlEntry& entry, HostKeys keys) {
     if (key.least <= keys) known.push_back(key.name);
   }
   const char* table = keys == HostKeys::defaults ? "[defaults]" : "[[host]]";
-  return Error{entry.key_at + ": unknown key " + quoted(entry.key) + " in " + table +
+  return Error{entry.key_at + ": unknown key " + in_quotes(entry.key) + " in " + table +
                suggestion(entry.key, known)};
 }
 
@@ -238,9 +238,9 @@ Result<std::vector<Host>> hosts_of(const HostDraft& draft) {
     auto given = checked_names(draft.address, draft.address_at);
     if (!given) return given.error();
     if (given->size() != names->size()) {
-      return Error{draft.address_at + ": address " + quoted(draft.address) + " stands for " +
+      return Error{draft.address_at + ": address " + in_quotes(draft.address) + " stands for " +
                    std::to_string(given->size()) + " addresses and name " +
-                   quoted(draft.host.name) + " for " + std::to_string(names->size()) +
+                   in_quotes(draft.host.name) + " for " + std::to_string(names->size()) +
                    " hosts: expected as many"};
     }
     addresses = std::move(*given);

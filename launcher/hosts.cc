@@ -80,11 +80,11 @@ Result<std::vector<Host>> parse_host_list(std::string_view list, const std::stri
   std::vector<Host> hosts;
   for (const std::string_view word : split_list(list)) {
     if (word.empty()) {
-      return Error{source + " " + quoted(list) + ": an entry is empty: expected hosts such as " +
+      return Error{source + " " + in_quotes(list) + ": an entry is empty: expected hosts such as " +
                    "h1:4,h2:4"};
     }
     const auto spec = parse_host_spec(word);
-    if (!spec) return Error{source + " " + quoted(word) + ": " + spec.error().text};
+    if (!spec) return Error{source + " " + in_quotes(word) + ": " + spec.error().text};
     for (const std::string& name : spec->names) {
       Host host;
       host.name = host.address = name;
@@ -117,7 +117,7 @@ Status check_no_duplicates(const std::vector<Host>& hosts) {
   for (const Host& host : hosts) {
     const auto [place, fresh] = seen.emplace(host_identity(host.name, host.port), &host);
     if (fresh) continue;
-    return Error{host.source + ": host " + quoted(host.name) + " is named twice, first at " +
+    return Error{host.source + ": host " + in_quotes(host.name) + " is named twice, first at " +
                  place->second->source + ": expected each host once, with all of its slots"};
   }
   return Ok{};

@@ -51,7 +51,7 @@ Status read_keys(const std::vector<Word>& words, const std::string& line_at, Hos
   for (size_t i = 1; i < words.size(); i += 3) {
     const std::string at = line_at + ":" + std::to_string(words[i].column) + ": ";
     if (words[i].text != "slots") {
-      return Error{at + "unknown word " + quoted(words[i].text) + " after the host" +
+      return Error{at + "unknown word " + in_quotes(words[i].text) + " after the host" +
                    suggestion(words[i].text, {"slots"})};
     }
     if (i + 2 >= words.size() || words[i + 1].text != "=") {

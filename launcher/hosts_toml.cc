@@ -112,7 +112,7 @@ Result<HostFile> parse_hosts_toml(std::string_view text, const std::string& path
     } else if (entry.key == "job") {
       status = read_job(entry, path, file);
     } else if (entry.key != "defaults") {
-      return Error{entry.key_at + ": unknown table or key " + quoted(entry.key) +
+      return Error{entry.key_at + ": unknown table or key " + in_quotes(entry.key) +
                    suggestion(entry.key, {"defaults", "host", "job"})};
     }
     if (!status) return status.error();

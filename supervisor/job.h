@@ -18,10 +18,12 @@ struct Job {
   std::string secret;  // random, proves a link between workers to be of this job
   std::vector<std::string> argv;
   std::string workdir;
-  Variables forwarded;  // the launcher's environment, filtered
-  Variables set;        // -x, in order
+  Variables forwarded;                   // the launcher's environment, filtered
+  Variables set;                         // -x, in order, each name once
+  std::vector<std::string> set_by_name;  // those of `set` whose value came from the environment
   std::vector<Host> hosts;
-  uint32_t size = 0;  // ranks
+  uint32_t size = 0;        // ranks
+  std::string launched_on;  // hostname of the machine where the user typed the command
 
   Duration start_timeout = std::chrono::seconds(60);
   Duration silence = std::chrono::seconds(10);

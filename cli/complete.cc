@@ -1,0 +1,321 @@
+#include "cli/complete.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "cli/environment.h"
+#include "launcher/host_spec.h"
+#include "launcher/job_file.h"
+
+namespace hvd {
+
+namespace {
+
+// Host::source of the host that is there when none was named.
+constexpr const char* kThisMachine = "this machine";
+
+constexpr uint64_t kMostRanks = 1'000'000;
+
+const std::string* find_variable(const Variables& variables, const std::string& name) {
+  for (const auto& variable : variables) {
+    if (variable.first == name) return &variable.second;
+  }
+  return nullptr;
+}
+
+void set_variable(Variables& variables, const std::string& name, const std::string& value) {
+  std::erase_if(variables, [&name](const auto& variable) { return variable.first == name; });
+  variables.emplace_back(name, value);
+}
+
+uint32_t own_slots(const Machine& machine) {
+  return std::max(1u, machine.gpus > 0 ? machine.gpus : machine.cores);
+}
+
+// This machine, for those who named no host: with as many slots as they ask ranks.
+Host this_host(const Asked& asked, const Machine& machine) {
+  Host host;
+  host.name = host.address = "localhost";
+  host.local = true;
+  host.source = kThisMachine;
+  host.slots =
+      asked.slots_per_host ? *asked.slots_per_host : asked.size.value_or(own_slots(machine));
+  return host;
+}
+
+// A saved "localhost" is the machine that the job was launched on, and no other.
+Status check_same_machine(const Job& job, const Machine& machine) {
+  if (job.launched_on.empty() || job.launched_on == machine.hostname) return Ok{};
+  for (const Host& host : job.hosts) {
+    if (!host.local || host_identity(host.name, 0) == host_identity(job.launched_on, 0)) continue;
+    return Error{"the job ran on " + in_quotes(host.name) + " of the machine " +
+                 in_quotes(job.launched_on) + ", and this is " + in_quotes(machine.hostname) +
+                 ": expected its hosts with -H, by names that hold here"};
+  }
+  return Ok{};
+}
+
+Status choose_hosts(Job& job, const Asked& asked, std::vector<Host> hosts, const Machine& machine) {
+  const bool own = job.hosts.size() == 1 && job.hosts[0].source == kThisMachine;
+  if (!hosts.empty()) {
+    job.hosts = std::move(hosts);
+  } else if (job.hosts.empty()) {
+    job.hosts = {this_host(asked, machine)};
+    return Ok{};
+  } else {
+    if (const Status status = check_same_machine(job, machine); !status) return status;
+    if (own && (asked.size || asked.slots_per_host)) job.hosts = {this_host(asked, machine)};
+    if (own) return Ok{};
+  }
+  mark_local(job.hosts, machine);
+  return check_no_duplicates(job.hosts);
+}
+
+// ~/x and relative paths mean the same wherever the job goes on.
+std::string key_path(const std::string& path, const Surroundings& surroundings) {
+  const std::string* home = find_variable(surroundings.environment, "HOME");
+  if (path.starts_with("~/") && home != nullptr) return *home + path.substr(1);
+  return absolute_path(path, surroundings.directory);
+}
+
+Status choose_ssh(Job& job, const Asked& asked, const Surroundings& surroundings) {
+  for (Host& host : job.hosts) {
+    if (host.identity.empty() && asked.identity && !host.local) host.identity = *asked.identity;
+    if (!host.identity.empty()) host.identity = key_path(host.identity, surroundings);
+    if (!is_utf8(host.identity)) {
+      return Error{"the private key " + in_quotes(host.identity) + " has a name that is not UTF-8"};
+    }
+    if (host.port == 0 && asked.ssh_port && !host.local) host.port = *asked.ssh_port;
+  }
+  return Ok{};
+}
+
+Status limit_slots(Host& host, const Asked& asked) {
+  const uint32_t wanted = *asked.slots_per_host;
+  if (host.slots_given && host.slots < wanted && !asked.oversubscribe) {
+    return Error{"--slots-per-host " + std::to_string(wanted) + " is above the " +
+                 std::to_string(host.slots) + (host.slots == 1 ? " slot of " : " slots of ") +
+                 host.name + " (" + host.source + "); --oversubscribe allows it"};
+  }
+  host.slots = wanted;
+  host.slots_auto = false;
+  return Ok{};
+}
+
+Status choose_slots(Job& job, const Asked& asked, const Machine& machine) {
+  for (Host& host : job.hosts) {
+    if (host.source != kThisMachine && asked.slots_per_host) {
+      if (const Status status = limit_slots(host, asked); !status) return status;
+    }
+    if (!host.slots_auto) continue;
+    if (!host.local && host.gpus.empty()) {
+      return Error{host.source + ": host " + in_quotes(host.name) +
+                   " has slots = \"auto\", which this version can find out for the launcher's own "
+                   "machine only: expected a number"};
+    }
+    host.slots = host.gpus.empty() ? own_slots(machine) : static_cast<uint32_t>(host.gpus.size());
+    host.slots_auto = false;
+    host.slots_given = true;
+  }
+  return Ok{};
+}
+
+uint64_t all_slots(const Job& job) {
+  uint64_t slots = 0;
+  for (const Host& host : job.hosts) slots += host.spare ? 0 : host.slots;
+  return slots;
+}
+
+// Gives every host in turn one slot more until the ranks fit.
+void spread(Job& job) {
+  uint64_t missing = job.size - std::min<uint64_t>(job.size, all_slots(job));
+  const bool somewhere =
+      std::any_of(job.hosts.begin(), job.hosts.end(), [](const Host& host) { return !host.spare; });
+  while (missing > 0 && somewhere) {
+    for (Host& host : job.hosts) {
+      if (host.spare || missing == 0) continue;
+      ++host.slots;
+      --missing;
+    }
+  }
+}
+
+Result<Placement> choose_size(Job& job, const Asked& asked) {
+  if (asked.size) {
+    job.size = *asked.size;
+  } else if (job.size == 0) {
+    const uint64_t slots = all_slots(job);
+    if (slots > kMostRanks) {
+      return Error{"the hosts have " + std::to_string(slots) + " slots: expected at most " +
+                   std::to_string(kMostRanks) + " ranks"};
+    }
+    job.size = std::max(1u, static_cast<uint32_t>(slots));
+  }
+  if (asked.oversubscribe) spread(job);
+  auto placement = place(job.hosts, job.size);
+  if (placement) return placement;
+  const std::string place =
+      asked.size ? asked.size_source + " " + std::to_string(job.size) + ": " : "";
+  const bool few = all_slots(job) > 0;
+  return Error{place + placement.error().text +
+               (few ? "; --oversubscribe allows more ranks than slots" : "")};
+}
+
+Status choose_variables(Job& job, const Asked& asked, const Surroundings& surroundings,
+                        std::vector<std::string>& notices) {
+  Variables travelling = forwarded(surroundings.environment);
+  // What a saved job had of PATH and the like is part of its command.
+  for (const auto& [name, value] : job.forwarded) set_variable(travelling, name, value);
+  job.forwarded = std::move(travelling);
+
+  const std::vector<std::string> saved_names = std::exchange(job.set_by_name, {});
+  for (const std::string& name : saved_names) {
+    const std::string* value = find_variable(surroundings.environment, name);
+    if (value == nullptr) {
+      notices.push_back("the job was started with -x " + name + ", which is not set here");
+      continue;
+    }
+    set_variable(job.set, name, *value);
+    job.set_by_name.push_back(name);
+  }
+  for (const std::string& word : asked.variables) {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    std::erase(job.set_by_name, name);
+    if (equals != std::string::npos) {
+      set_variable(job.set, name, word.substr(equals + 1));
+      continue;
+    }
+    const std::string* value = find_variable(surroundings.environment, name);
+    if (value == nullptr) {
+      return Error{"-x " + in_quotes(name) + ": no variable of that name is set here"};
+    }
+    set_variable(job.set, name, *value);
+    job.set_by_name.push_back(name);
+  }
+  return Ok{};
+}
+
+void choose_limits(Job& job, const Asked& asked) {
+  if (asked.start_timeout) job.start_timeout = *asked.start_timeout;
+  if (asked.silence) job.silence = *asked.silence;
+  if (asked.grace) job.grace = *asked.grace;
+  if (asked.failure_grace) job.failure_grace = *asked.failure_grace;
+  if (asked.max_restarts) job.max_restarts = asked.max_restarts;
+  if (asked.checkpoint_every) job.checkpoint_every = *asked.checkpoint_every;
+  if (asked.checkpoint_keep) job.checkpoint_keep = *asked.checkpoint_keep;
+}
+
+Result<LaunchSettings> choose_display(const Job& job, const Asked& asked,
+                                      const Surroundings& surroundings) {
+  LaunchSettings settings = asked.settings;
+  if (asked.no_prefix) settings.style.prefix = false;
+  if (!settings.log_dir.empty()) {
+    settings.log_dir = absolute_path(settings.log_dir, surroundings.directory);
+  }
+  if (!settings.only_ranks.empty() && *settings.only_ranks.rbegin() >= job.size) {
+    return Error{"--only-ranks: there is no rank " + std::to_string(*settings.only_ranks.rbegin()) +
+                 ": expected ranks from 0 to " + std::to_string(job.size - 1)};
+  }
+  return settings;
+}
+
+Status add_file(const std::string& path, HostsAndSettings& to) {
+  auto file = parse_host_file(path);
+  if (!file) return file.error();
+  for (Host& host : file->hosts) to.hosts.push_back(std::move(host));
+  for (Setting& setting : file->job) {
+    for (const Setting& other : to.job) {
+      const Option* option = find_option(setting.name);
+      if (option == nullptr || option != find_option(other.name)) continue;
+      return Error{setting.source + ": option " + in_quotes(setting.name) +
+                   " is given twice, first at " + other.source};
+    }
+    to.job.push_back(std::move(setting));
+  }
+  return Ok{};
+}
+
+Status add_word(const std::string& word, HostsAndSettings& to) {
+  const HostWord kind = kind_of_host_word(word);
+  if (kind == HostWord::list) {
+    auto hosts = parse_host_list(word, "-H");
+    if (!hosts) return hosts.error();
+    for (Host& host : *hosts) to.hosts.push_back(std::move(host));
+    return Ok{};
+  }
+  const Status status = add_file(word, to);
+  if (kind != HostWord::file_by_chance) return status;
+  if (!status) {
+    return Error{status.error().text + "; for a host of that name write -H " + word + ":1"};
+  }
+  to.notices.push_back("-H " + word + " is the file of that name; for a host write -H " + word +
+                       ":1");
+  return Ok{};
+}
+
+}  // namespace
+
+std::string absolute_path(const std::string& path, const std::string& directory) {
+  std::string whole = (std::filesystem::path(directory) / path).lexically_normal().string();
+  while (whole.size() > 1 && whole.back() == '/') whole.pop_back();
+  return whole;
+}
+
+Result<HostsAndSettings> read_hosts(const std::vector<std::string>& words,
+                                    const std::vector<std::string>& files) {
+  HostsAndSettings read;
+  if (!words.empty() && !files.empty()) {
+    return Error{"-H and --hostfile are both given: expected one of them"};
+  }
+  for (const std::string& word : words) {
+    if (const Status status = add_word(word, read); !status) return status.error();
+  }
+  for (const std::string& file : files) {
+    if (const Status status = add_file(file, read); !status) return status.error();
+  }
+  if (read.hosts.size() > kMostHosts) {
+    return Error{"more than " + std::to_string(kMostHosts) + " hosts are named"};
+  }
+  if (const Status status = check_no_duplicates(read.hosts); !status) return status.error();
+  return read;
+}
+
+Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts,
+                            const std::vector<std::string>& argv,
+                            const Surroundings& surroundings) {
+  RunCommand command;
+  command.dry_run = asked.dry_run;
+  if (!argv.empty()) job.argv = argv;
+  if (job.argv.empty()) {
+    return Error{"no program is named: expected hvdlaunch [OPTIONS] [--] PROGRAM [ARGS...]"};
+  }
+  if (job.argv[0].empty()) return Error{"the program's name is empty"};
+  if (asked.directory) {
+    job.workdir = absolute_path(*asked.directory, surroundings.directory);
+  } else if (job.workdir.empty()) {
+    job.workdir = surroundings.directory;
+  }
+  if (asked.checkpoint_dir) job.checkpoint_dir = absolute_path(*asked.checkpoint_dir, job.workdir);
+  const Machine& machine = surroundings.machine;
+  Status status = choose_hosts(job, asked, std::move(hosts), machine);
+  if (status) status = choose_ssh(job, asked, surroundings);
+  if (status) status = choose_slots(job, asked, machine);
+  if (!status) return status.error();
+  auto placement = choose_size(job, asked);
+  if (!placement) return placement.error();
+  choose_limits(job, asked);
+  status = choose_variables(job, asked, surroundings, command.notices);
+  if (!status) return status.error();
+  auto settings = choose_display(job, asked, surroundings);
+  if (!settings) return settings.error();
+  job.launched_on = machine.hostname;
+  if (!job.checkpoint_dir.empty()) job.job_file = job_file_text(job, HVD_VERSION);
+  command.job = std::move(job);
+  command.placement = std::move(*placement);
+  command.settings = std::move(*settings);
+  return command;
+}
+
+}  // namespace hvd

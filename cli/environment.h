@@ -1,0 +1,19 @@
+// Which variables of the launcher's environment travel to the workers. Pure.
+#pragma once
+
+#include <string_view>
+
+#include "base/message.h"
+
+namespace hvd {
+
+// Whether the variable goes to the workers by itself. What stays: identity and place (HOME, USER,
+// TMPDIR, ...), what is bound to this host, login or desktop (SSH_*, DISPLAY, ...), and the
+// families that launchers make anew for every rank (RANK, MASTER_*, PMI*, OMPI_*, HOROVOD_*, HVD_*,
+// step variables of Slurm, ...). A variable given with -x goes in any case.
+bool travels(std::string_view name);
+
+// The variables that travel, in their order.
+Variables forwarded(const Variables& environment);
+
+}  // namespace hvd

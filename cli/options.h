@@ -1,0 +1,67 @@
+// The front door: the words of the command line become a Command, a complete and checked value.
+// Nothing is started and nobody is asked over the network here; host files are read.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/settings.h"
+#include "launcher/hosts.h"
+#include "launcher/launch.h"
+#include "supervisor/job.h"
+#include "supervisor/placement.h"
+
+namespace hvd {
+
+// What the meaning of a command line depends on besides its words.
+struct Surroundings {
+  Variables environment;
+  std::string directory;  // the current one, absolute; PWD's spelling of it where that is true
+  Machine machine;
+};
+Surroundings surroundings();
+
+// A job, ready to be launched. Its id and secret are empty still.
+struct RunCommand {
+  Job job;
+  Placement placement;
+  LaunchSettings settings;
+  bool dry_run = false;
+  std::vector<std::string> notices;  // sentences to say before anything starts
+};
+
+// `resume`: the job is in `dir`/job.toml or in the launcher's own copy of that. See resumed_job.
+struct ResumeCommand {
+  std::string dir;  // absolute
+  Asked asked;      // what replaces the saved job's
+  std::vector<Host> hosts;
+  std::vector<std::string> argv;  // empty: the saved command
+  std::vector<std::string> notices;
+};
+
+// Hidden: the per-host process. Its arguments are its own.
+struct AgentCommand {
+  std::vector<std::string> arguments;
+};
+
+// --help and --version: print this to stdout.
+struct PrintCommand {
+  std::string text;
+};
+
+using Command = std::variant<RunCommand, ResumeCommand, AgentCommand, PrintCommand>;
+
+// `words` are those of argv after the program's name. An error is for stderr, with exit code 2.
+Result<Command> parse_command(const std::vector<std::string>& words,
+                              const Surroundings& surroundings);
+
+// The job to resume: `saved` as parse_job_file gave it, with what the command line replaces.
+Result<RunCommand> resumed_job(Job saved, const ResumeCommand& command,
+                               const Surroundings& surroundings);
+
+// The placement as a table: rank, host, local rank, command; then the spares.
+std::string dry_run_text(const RunCommand& command);
+
+}  // namespace hvd

@@ -1,0 +1,461 @@
+#include "cli/settings.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "launcher/host_spec.h"
+#include "launcher/suggest.h"
+
+namespace hvd {
+
+namespace {
+
+constexpr uint64_t kMostRanks = 1'000'000;
+constexpr uint64_t kMostRestarts = 1'000'000;
+constexpr Duration kShortestSilence = std::chrono::milliseconds(200);
+
+Error expected(const OptionValue& value, const std::string& what) {
+  return Error{value.place + " " + in_quotes(value.text) + ": expected " + what};
+}
+
+template <class T>
+Status read_count(T& to, const OptionValue& value, uint64_t least, uint64_t most) {
+  const auto count = parse_count(value.text, least, most);
+  if (!count) {
+    return expected(value,
+                    "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  }
+  to = static_cast<typename T::value_type>(*count);
+  return Ok{};
+}
+
+Status read_duration(std::optional<Duration>& to, const OptionValue& value, Duration least) {
+  const auto duration = parse_duration(value.text);
+  if (!duration) return Error{value.place + ": " + duration.error().text};
+  if (*duration < least) return expected(value, "at least " + format_duration(least));
+  to = *duration;
+  return Ok{};
+}
+
+Status read_path(std::optional<std::string>& to, const OptionValue& value) {
+  if (value.text.empty()) return expected(value, "a path");
+  to = value.text;
+  return Ok{};
+}
+
+Status set_size(Asked& asked, const OptionValue& value) {
+  asked.size_source = value.place;
+  return read_count(asked.size, value, 1, kMostRanks);
+}
+
+Status set_slots_per_host(Asked& asked, const OptionValue& value) {
+  return read_count(asked.slots_per_host, value, 1, kMostSlots);
+}
+
+Status set_oversubscribe(Asked& asked, const OptionValue&) {
+  asked.oversubscribe = true;
+  return Ok{};
+}
+
+Status add_host_word(Asked& asked, const OptionValue& value) {
+  if (value.text.empty()) return expected(value, "hosts such as h1:4,h2:4, or a host file");
+  asked.host_words.push_back(value.text);
+  return Ok{};
+}
+
+Status add_host_file(Asked& asked, const OptionValue& value) {
+  if (value.text.empty()) return expected(value, "a path");
+  asked.host_files.push_back(value.text);
+  return Ok{};
+}
+
+Status set_ssh_port(Asked& asked, const OptionValue& value) {
+  return read_count(asked.ssh_port, value, 1, 65'535);
+}
+
+Status set_identity(Asked& asked, const OptionValue& value) {
+  return read_path(asked.identity, value);
+}
+
+Status set_accept_new(Asked& asked, const OptionValue&) {
+  asked.settings.accept_new_host_keys = true;
+  return Ok{};
+}
+
+Status add_variable(Asked& asked, const OptionValue& value) {
+  const Status status = check_variable_name(value.text.substr(0, value.text.find('=')));
+  if (!status) return expected(value, "NAME or NAME=VALUE");
+  asked.variables.push_back(value.text);
+  return Ok{};
+}
+
+Status set_directory(Asked& asked, const OptionValue& value) {
+  return read_path(asked.directory, value);
+}
+
+Status set_max_restarts(Asked& asked, const OptionValue& value) {
+  return read_count(asked.max_restarts, value, 0, kMostRestarts);
+}
+
+Status set_checkpoint_dir(Asked& asked, const OptionValue& value) {
+  return read_path(asked.checkpoint_dir, value);
+}
+
+Status set_checkpoint_every(Asked& asked, const OptionValue& value) {
+  if (!parse_count(value.text, 1, 1'000'000'000'000)) {
+    const auto duration = parse_duration(value.text);
+    const bool unit = value.text.find_first_not_of("0123456789.") != std::string::npos;
+    if (!duration || !unit || *duration == Duration::zero()) {
+      return expected(value, "a number of steps such as 100, or a duration such as 10m");
+    }
+  }
+  asked.checkpoint_every = value.text;
+  return Ok{};
+}
+
+Status set_checkpoint_keep(Asked& asked, const OptionValue& value) {
+  return read_count(asked.checkpoint_keep, value, 1, 1'000'000);
+}
+
+Status set_grace(Asked& asked, const OptionValue& value) {
+  return read_duration(asked.grace, value, Duration::zero());
+}
+
+Status set_failure_grace(Asked& asked, const OptionValue& value) {
+  return read_duration(asked.failure_grace, value, Duration::zero());
+}
+
+Status set_start_timeout(Asked& asked, const OptionValue& value) {
+  return read_duration(asked.start_timeout, value, std::chrono::milliseconds(1));
+}
+
+Status set_silence(Asked& asked, const OptionValue& value) {
+  return read_duration(asked.silence, value, kShortestSilence);
+}
+
+Status set_prefix(Asked& asked, const OptionValue& value) {
+  static const std::set<std::string> kNames = {"rank", "local_rank", "size", "host", "attempt"};
+  const std::string& text = value.text;
+  for (size_t open = text.find('{'); open != std::string::npos; open = text.find('{', open + 1)) {
+    const size_t close = text.find('}', open);
+    if (close == std::string::npos || !kNames.contains(text.substr(open + 1, close - open - 1))) {
+      return expected(value, "{rank}, {local_rank}, {size}, {host} or {attempt} in braces");
+    }
+  }
+  asked.settings.style.prefix = !text.empty();
+  asked.settings.style.prefix_template = text;
+  return Ok{};
+}
+
+Status set_no_prefix(Asked& asked, const OptionValue&) {
+  asked.no_prefix = true;
+  return Ok{};
+}
+
+Status set_timestamps(Asked& asked, const OptionValue&) {
+  asked.settings.style.timestamps = true;
+  return Ok{};
+}
+
+// "0,3,8-11"
+Status add_only_ranks(Asked& asked, const OptionValue& value) {
+  std::string_view rest = value.text;
+  while (true) {
+    const size_t comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    const size_t dash = part.find('-');
+    const auto first = parse_count(part.substr(0, dash), 0, kMostRanks - 1);
+    const auto last = dash == std::string_view::npos
+                          ? first
+                          : parse_count(part.substr(dash + 1), 0, kMostRanks - 1);
+    if (!first || !last || *first > *last) return expected(value, "ranks such as 0,3,8-11");
+    for (uint64_t rank = *first; rank <= *last; ++rank) {
+      asked.settings.only_ranks.insert(static_cast<uint32_t>(rank));
+    }
+    if (comma == std::string_view::npos) return Ok{};
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Status set_log_dir(Asked& asked, const OptionValue& value) {
+  if (value.text.empty()) return expected(value, "a path");
+  asked.settings.log_dir = value.text;
+  return Ok{};
+}
+
+Status set_verbose(Asked& asked, const OptionValue&) {
+  asked.settings.verbosity = 1;
+  return Ok{};
+}
+
+Status set_quiet(Asked& asked, const OptionValue&) {
+  asked.settings.verbosity = -1;
+  return Ok{};
+}
+
+Status set_dry_run(Asked& asked, const OptionValue&) {
+  asked.dry_run = true;
+  return Ok{};
+}
+
+// --help and --version are answered before any setting is applied.
+Status no_effect(Asked&, const OptionValue&) {
+  return Ok{};
+}
+
+Status not_yet(Asked&, const OptionValue& value) {
+  return Error{value.place +
+               ": elastic jobs are coming and are not in this version; give the hosts with -H"};
+}
+
+constexpr const char* kRanks = "Ranks and hosts";
+constexpr const char* kSsh = "Reaching hosts";
+constexpr const char* kProgram = "The program";
+constexpr const char* kFailures = "Failures and checkpoints";
+constexpr const char* kTimes = "Time limits (10, 0.5, 250ms, 90s, 5m, 2h30m)";
+constexpr const char* kOutput = "Output";
+constexpr const char* kOther = "Other";
+
+// What a setting of a [job] table must be.
+std::string expectation(Option::Takes takes) {
+  switch (takes) {
+    case Option::Takes::flag:
+      return "true or false";
+    case Option::Takes::whole:
+      return "a whole number";
+    case Option::Takes::duration:
+      return "a number of seconds or a duration such as \"5m\"";
+    case Option::Takes::text:
+      return "a string";
+    case Option::Takes::whole_or_text:
+      return "a whole number or a string";
+  }
+  return "";
+}
+
+bool type_fits(Option::Takes takes, Setting::Type type) {
+  using Type = Setting::Type;
+  switch (takes) {
+    case Option::Takes::flag:
+      return type == Type::flag;
+    case Option::Takes::whole:
+      return type == Type::whole;
+    case Option::Takes::duration:
+      return type == Type::whole || type == Type::real || type == Type::text;
+    case Option::Takes::text:
+      return type == Type::text;
+    case Option::Takes::whole_or_text:
+      return type == Type::whole || type == Type::text;
+  }
+  return false;
+}
+
+Error unknown_setting(const Setting& setting) {
+  std::vector<std::string> known;
+  for (const Option& option : options()) {
+    if (option.in_job) known.push_back(long_name(option));
+  }
+  return Error{setting.source + ": unknown option " + in_quotes(setting.name) + " in [job]" +
+               suggestion(setting.name, known)};
+}
+
+Status apply_setting(const Setting& setting, Asked& asked) {
+  const Option* option = find_option(setting.name);
+  const bool from_file = !setting.source.empty();
+  if (option == nullptr) return unknown_setting(setting);
+  if (from_file && !option->in_job) {
+    return Error{setting.source + ": option " + in_quotes(setting.name) +
+                 " cannot stand in [job]: expected it on the command line"};
+  }
+  const std::string place =
+      from_file ? setting.source + ": " + setting.name : "--" + long_name(*option);
+  if (from_file && !type_fits(option->takes, setting.type)) {
+    return Error{place + " expects " + expectation(option->takes)};
+  }
+  if (!option->repeats && setting.values.size() != 1) {
+    return Error{place + " expects one value, not a list"};
+  }
+  for (const std::string& value : setting.values) {
+    if (option->takes == Option::Takes::flag && value == "false") continue;
+    if (const Status status = option->apply(asked, {value, place}); !status) return status;
+  }
+  return Ok{};
+}
+
+// "  -n, --np, --num-proc N", filled up to where the help begins.
+std::string usage_line(const Option& option) {
+  constexpr size_t kColumn = 30;
+  std::string line = " ";
+  for (const std::string& spelling : spellings(option)) {
+    line += (line == " " ? " " : ", ") + spelling;
+  }
+  if (*option.value != '\0') line += std::string(" ") + option.value;
+  if (line.size() + 2 > kColumn) line += "\n" + std::string(kColumn, ' ');
+  const size_t begun =
+      line.size() - (line.rfind('\n') == std::string::npos ? 0 : line.rfind('\n') + 1);
+  line += std::string(begun < kColumn ? kColumn - begun : 0, ' ');
+  for (const char* c = option.help; *c != '\0'; ++c) {
+    line += *c;
+    if (*c == '\n') line += std::string(kColumn, ' ');
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+const std::vector<Option>& options() {
+  using enum Option::Takes;
+  static const std::vector<Option> kOptions = {
+      {"-n,--np,--num-proc", "N", kRanks, "ranks to start, also -np N (default: all slots)", whole,
+       false, true, set_size},
+      {"-H,--hosts,--host", "SPEC", kRanks,
+       "a host file, or a list such as h1:4,me@h2:4,\n"
+       "[fd00::2]:2,gpu[01-16]:8; may be repeated\n"
+       "(default: this host)",
+       text, true, false, add_host_word},
+      {"--hostfile,--machinefile", "FILE", kRanks, "a host file: TOML, or lines of `name slots=4`",
+       text, true, false, add_host_file},
+      {"-N,--slots-per-host,--npernode", "N", kRanks, "ranks on each host, at most", whole, false,
+       true, set_slots_per_host},
+      {"--oversubscribe", "", kRanks, "more ranks than slots, spread over the hosts", flag, false,
+       true, set_oversubscribe},
+      {"-p,--ssh-port", "PORT", kSsh, "for hosts that give none", whole, false, true, set_ssh_port},
+      {"-i,--ssh-identity-file", "FILE", kSsh, "private key, for hosts that give none", text, false,
+       true, set_identity},
+      {"--accept-new-host-keys", "", kSsh,
+       "trust hosts that are not in known_hosts yet;\n"
+       "a changed key is refused all the same",
+       flag, false, false, set_accept_new},
+      {"-x,--env", "NAME[=VALUE]", kProgram, "set a variable for all ranks; may be repeated", text,
+       true, true, add_variable},
+      {"--wdir", "DIR", kProgram, "directory of the ranks (default: this one)", text, false, true,
+       set_directory},
+      {"--max-restarts,--reset-limit", "N", kFailures,
+       "relaunches without progress before giving up\n"
+       "(default: 10 when the job can go on, else 0)",
+       whole, false, true, set_max_restarts},
+      {"--checkpoint-dir", "DIR", kFailures, "where the ranks save, and resume from", text, false,
+       true, set_checkpoint_dir},
+      {"--checkpoint-every", "N|TIME", kFailures, "handed to the program: steps, or time",
+       whole_or_text, false, true, set_checkpoint_every},
+      {"--checkpoint-keep", "N", kFailures, "complete checkpoints to keep (default: 3)", whole,
+       false, true, set_checkpoint_keep},
+      {"--grace", "TIME", kTimes, "from TERM to KILL at a stop asked for (30s)", duration, false,
+       true, set_grace},
+      {"--failure-grace", "TIME", kTimes, "from TERM to KILL after a failure (3s)", duration, false,
+       true, set_failure_grace},
+      {"--start-timeout", "TIME", kTimes, "for all hosts to be reached (60s)", duration, false,
+       true, set_start_timeout},
+      {"--heartbeat-timeout", "TIME", kTimes, "silence after which a host is lost (10s)", duration,
+       false, true, set_silence},
+      {"--prefix", "TEMPLATE", kOutput,
+       "before each line (default: '{rank}@{host}: ');\n"
+       "also {local_rank}, {size}, {attempt}",
+       text, false, true, set_prefix},
+      {"--no-prefix", "", kOutput, "lines as the ranks wrote them", flag, false, true,
+       set_no_prefix},
+      {"--timestamps", "", kOutput, "the time before each line", flag, false, true, set_timestamps},
+      {"--only-ranks", "LIST", kOutput, "show only these ranks, such as 0,3,8-11", whole_or_text,
+       true, true, add_only_ranks},
+      {"--log-dir,--output-filename", "DIR", kOutput, "also a file for each rank and attempt here",
+       text, false, true, set_log_dir},
+      {"-v,--verbose", "", kOutput, "say more of what hvdlaunch does", flag, false, true,
+       set_verbose},
+      {"-q,--quiet", "", kOutput, "say nothing but errors", flag, false, true, set_quiet},
+      {"--dry-run", "", kOther, "print which rank would run where, and stop", flag, false, false,
+       set_dry_run},
+      {"-h,--help", "", kOther, "print this", flag, false, false, no_effect},
+      {"-V,--version", "", kOther, "print the version", flag, false, false, no_effect},
+      {"--elastic", "", "", "", flag, false, true, not_yet},
+      {"--host-discovery-script", "COMMAND", "", "", text, false, true, not_yet},
+      {"--min-np", "N", "", "", whole, false, true, not_yet},
+      {"--max-np", "N", "", "", whole, false, true, not_yet},
+  };
+  return kOptions;
+}
+
+std::vector<std::string> spellings(const Option& option) {
+  std::vector<std::string> names;
+  std::string_view rest = option.names;
+  while (true) {
+    const size_t comma = rest.find(',');
+    names.emplace_back(rest.substr(0, comma));
+    if (comma == std::string_view::npos) return names;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+std::string long_name(const Option& option) {
+  for (const std::string& spelling : spellings(option)) {
+    if (spelling.starts_with("--")) return spelling.substr(2);
+  }
+  HVD_CHECK(false);
+}
+
+const Option* find_option(std::string_view name) {
+  for (const Option& option : options()) {
+    for (const std::string& spelling : spellings(option)) {
+      if (std::string_view(spelling).substr(spelling.starts_with("--") ? 2 : 1) == name) {
+        return &option;
+      }
+    }
+  }
+  return nullptr;
+}
+
+Status apply_settings(const std::vector<Setting>& settings, Asked& asked) {
+  for (const Setting& setting : settings) {
+    if (const Status status = apply_setting(setting, asked); !status) return status;
+  }
+  return Ok{};
+}
+
+std::vector<Setting> override_settings(const std::vector<Setting>& lower,
+                                       const std::vector<Setting>& upper) {
+  std::vector<Setting> merged;
+  const auto replaced = [&upper](const Setting& setting) {
+    // Variables add up; the later of two with one name counts.
+    const Option* option = find_option(setting.name);
+    return option->apply != add_variable &&
+           std::any_of(upper.begin(), upper.end(), [option](const Setting& other) {
+             return find_option(other.name) == option;
+           });
+  };
+  std::copy_if(lower.begin(), lower.end(), std::back_inserter(merged),
+               [&replaced](const Setting& setting) { return !replaced(setting); });
+  merged.insert(merged.end(), upper.begin(), upper.end());
+  return merged;
+}
+
+std::string usage_text() {
+  std::string text =
+      "Usage: hvdlaunch [OPTIONS] [--] PROGRAM [ARGS...]\n"
+      "       hvdlaunch resume CKPT_DIR [OPTIONS] [-- PROGRAM [ARGS...]]\n"
+      "\n"
+      "Starts PROGRAM once per rank on all hosts, over SSH, and watches it to the end: when a "
+      "rank\n"
+      "or a host fails, all ranks are started again from the newest complete checkpoint.\n"
+      "`resume` goes on with a job whose launcher is gone; options replace what it was started\n"
+      "with. Options end at PROGRAM or at `--`; everything after belongs to PROGRAM.\n";
+  std::string group;
+  for (const Option& option : options()) {
+    if (*option.group == '\0') continue;
+    if (group != option.group) text += "\n" + std::string(option.group) + ":\n";
+    group = option.group;
+    text += usage_line(option);
+  }
+  text +=
+      "\n"
+      "Exit status: 0 when all ranks end with 0; else that of the rank that failed first, or 128\n"
+      "and its signal's number. Of hvdlaunch itself: 2 usage or configuration, 3 nothing to "
+      "resume,\n"
+      "69 hosts not reached, 70 gave up after failures, 75 stopped with the work saved, 125 its "
+      "own\n"
+      "failure, 126 or 127 PROGRAM cannot be run or is not found, 129, 130, 143 stopped by HUP, "
+      "INT,\n"
+      "TERM. `man hvdlaunch` says more.\n";
+  return text;
+}
+
+}  // namespace hvd

@@ -1,0 +1,77 @@
+// Every option there is, and what a value of it means. The command line and [job] tables are read
+// by the same rules; the usage text is made of the same table.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "launcher/hosts.h"
+#include "launcher/launch.h"
+
+namespace hvd {
+
+// What was asked for; what nobody asked for is absent.
+struct Asked {
+  std::optional<uint32_t> size;
+  std::string size_source;  // "--np" or "hosts.toml:9:1: np"
+  std::optional<uint32_t> slots_per_host;
+  bool oversubscribe = false;
+  std::vector<std::string> host_words;  // of -H
+  std::vector<std::string> host_files;
+  std::optional<uint16_t> ssh_port;
+  std::optional<std::string> identity;
+  std::optional<std::string> directory;
+  std::vector<std::string> variables;  // NAME or NAME=VALUE
+  std::optional<uint32_t> max_restarts;
+  std::optional<std::string> checkpoint_dir, checkpoint_every;
+  std::optional<uint32_t> checkpoint_keep;
+  std::optional<Duration> grace, failure_grace, start_timeout, silence;
+  LaunchSettings settings;
+  bool no_prefix = false;
+  bool dry_run = false;
+};
+
+// One value on its way into Asked.
+struct OptionValue {
+  std::string text;
+  std::string place;  // "--np" or "hosts.toml:9:1: np": begins every error about it
+};
+
+struct Option {
+  enum class Takes { flag, whole, duration, text, whole_or_text };
+  const char* names;  // "-n,--np,--num-proc"; the first long one is its name
+  const char* value;  // as the usage text shows it; empty for a flag
+  const char* group;  // empty: not in the usage text
+  const char* help;
+  Takes takes;
+  bool repeats;  // each time adds to the one before; else the last one counts
+  bool in_job;   // may stand in a [job] table
+  Status (*apply)(Asked& asked, const OptionValue& value);
+};
+
+const std::vector<Option>& options();
+
+// "np"
+std::string long_name(const Option& option);
+// All spellings with dashes: "-n", "--np", "--num-proc".
+std::vector<std::string> spellings(const Option& option);
+// By a spelling without dashes, or null.
+const Option* find_option(std::string_view name);
+
+// Puts the settings into `asked`. Of a type or value that does not fit the error says what was
+// expected, and where it stands.
+Status apply_settings(const std::vector<Setting>& settings, Asked& asked);
+
+// The lower settings without those that the upper ones replace, then the upper ones.
+std::vector<Setting> override_settings(const std::vector<Setting>& lower,
+                                       const std::vector<Setting>& upper);
+
+// What --help prints.
+std::string usage_text();
+
+}  // namespace hvd
