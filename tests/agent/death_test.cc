@@ -1,0 +1,125 @@
+// Whatever ends first, nothing of the job is left: no process however it hides, no folder, no lock.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/agent/agent_process.h"
+
+using namespace hvd;
+using namespace hvd::test;
+
+namespace {
+
+// Four ways to hide from a killer: a child, its own session, an orphan, an orphan in its own
+// session that ignores TERM. The main process ignores TERM as well.
+constexpr const char* kHidingTree =
+    "trap '' TERM; sleep 1000 & setsid sleep 1000 & sh -c 'sleep 1000 &'; "
+    "setsid sh -c 'setsid sleep 1000 &'; echo \"folder ${HVD_AGENT_SOCKET%/agent}\"; "
+    "while :; do sleep 1; done";
+constexpr size_t kHiding = 5;
+
+// The job's folder of sockets, once the whole tree is there.
+std::string start_hiding_tree(AgentProcess& agent) {
+  agent.greet();
+  agent.send(agent.shell(kHidingTree));
+  std::string text;
+  REQUIRE(agent.pump_until([&] {
+    text += agent.take_output(0, Stream::out);
+    return text.find('\n') != std::string::npos && tree_of(agent.job()).size() >= kHiding;
+  }));
+  const std::string folder = text.substr(7, text.find('\n') - 7);
+  REQUIRE(exists(folder + "/agent"));
+  return folder;
+}
+
+void check_nothing_left(AgentProcess& agent, const std::string& folder) {
+  CHECK(tree_of(agent.job()).empty());
+  CHECK_FALSE(exists(folder));
+  CHECK(agent.lock_is_free());
+}
+
+}  // namespace
+
+TEST_CASE("after the launcher hung up, and after TERM and the grace") {
+  for (const bool pipes : {false, true}) {
+    AgentProcess agent({.failure_grace = 300ms, .pipes = pipes});
+    const std::string folder = start_hiding_tree(agent);
+    const Time before = now();
+    agent.hang_up();
+    CHECK(agent.wait_end() == 1);
+    CHECK(now() - before >= 300ms);
+    check_nothing_left(agent, folder);
+  }
+}
+
+TEST_CASE("after kill -9 of the agent") {
+  AgentProcess agent;
+  const std::string folder = start_hiding_tree(agent);
+  kill(agent.agent(), SIGKILL);
+  CHECK(agent.wait_end() == 1);
+  check_nothing_left(agent, folder);
+}
+
+TEST_CASE("after kill -9 of the keeper") {
+  AgentProcess agent;
+  const std::string folder = start_hiding_tree(agent);
+  kill(agent.keeper(), SIGKILL);
+  CHECK(agent.wait_end() == 128 + SIGKILL);
+  CHECK(tree_is_dead(agent.job(), 5s));
+  CHECK(wait_until([&] { return !exists(folder) && agent.lock_is_free(); }, 5s));
+}
+
+TEST_CASE("after the agent was stopped past the lease") {
+  AgentProcess agent({.silence = 500ms});
+  const std::string folder = start_hiding_tree(agent);
+  kill(agent.agent(), SIGSTOP);
+  const Time stopped = now();
+  CHECK(agent.wait_end() == 1);
+  // 0.6 of the silence, and some patience with a busy machine.
+  CHECK(now() - stopped < 5s);
+  CHECK(agent.read_errors().find("the lease ended") != std::string::npos);
+  check_nothing_left(agent, folder);
+}
+
+TEST_CASE("after the launcher fell silent") {
+  AgentProcess agent({.silence = 500ms});
+  const std::string folder = start_hiding_tree(agent);
+  agent.echo = false;
+  CHECK(agent.wait_end() == 1);
+  CHECK(agent.read_errors().find("lease") != std::string::npos);
+  check_nothing_left(agent, folder);
+}
+
+TEST_CASE("the launcher's channel stays open until nothing is left") {
+  AgentProcess agent;
+  const std::string folder = start_hiding_tree(agent);
+  kill(agent.agent(), SIGKILL);
+  bool closed_early = false;
+  CHECK(agent.pump_until([&] {
+    // Looked at before the read that may find the end of the channel.
+    const bool tree_left = !tree_of(agent.job()).empty();
+    const bool closed = agent.ended();
+    closed_early = closed_early || (closed && tree_left && !tree_of(agent.job()).empty());
+    return closed;
+  }));
+  CHECK_FALSE(closed_early);
+}
+
+TEST_CASE("a runtime folder of the login is used for sockets, and left clean") {
+  TestFolder runtime;
+  AgentProcess agent({.environment = {"PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + runtime.path()}});
+  const std::string folder = start_hiding_tree(agent);
+  CHECK(folder.rfind(runtime.path() + "/", 0) == 0);
+  agent.send(Goodbye{});
+  CHECK(agent.wait_end() == 0);
+  check_nothing_left(agent, folder);
+}
+
+TEST_CASE("a runtime folder that is of no use is passed over") {
+  for (const std::string& runtime :
+       {std::string("/no/such/folder"), std::string("relative"), "/tmp/" + std::string(200, 'x')}) {
+    AgentProcess agent({.environment = {"PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + runtime}});
+    CHECK(start_hiding_tree(agent).rfind("/tmp/hvd-", 0) == 0);
+  }
+}

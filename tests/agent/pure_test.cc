@@ -1,0 +1,223 @@
+// The parts without a process: environment, lease, notifications, the reserved port.
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "supervisor/agent/environment.h"
+#include "supervisor/agent/lease.h"
+#include "supervisor/agent/notify_socket.h"
+#include "supervisor/agent/reserved_port.h"
+
+using namespace hvd;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Case {
+  StartAttempt start;
+  WorkerSurroundings around;
+
+  Case() {
+    start.attempt = 3;
+    start.size = 8;
+    start.host_rank = 1;
+    start.host_count = 2;
+    start.previous_size = 8;
+    start.max_restarts = 10;
+    for (uint32_t i = 0; i < 4; ++i) start.places.push_back({4 + i, i, 1, 2});
+    start.master_address = "10.0.0.1";
+    start.master_port = 4321;
+    around.job = "job-1";
+    around.host_name = "node-b";
+    around.cores = 10;
+    around.workdir = "/data";
+    around.agent_socket = "/tmp/x/agent";
+    around.notify_socket = "/tmp/x/notify-6";
+    around.login = {"HOME=/far/home",         "PATH=/far/bin", "SSH_CONNECTION=1",
+                    "XDG_RUNTIME_DIR=/run/9", "LANG=C.UTF-8",  "OTHER=far"};
+  }
+
+  std::vector<std::string> compose() const {
+    return compose_environment(start, start.places[2], around);
+  }
+  std::string get(const char* name) const { return value_of(compose(), name); }
+  bool has(const std::string& name) const {
+    const auto words = compose();
+    return std::any_of(words.begin(), words.end(),
+                       [&](const std::string& w) { return w.rfind(name + "=", 0) == 0; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a worker is told its place in every family") {
+  Case c;
+  CHECK(c.get("HVD_JOB_ID") == "job-1");
+  CHECK(c.get("HVD_RANK") == "6");
+  CHECK(c.get("HVD_SIZE") == "8");
+  CHECK(c.get("HVD_LOCAL_RANK") == "2");
+  CHECK(c.get("HVD_LOCAL_SIZE") == "4");
+  CHECK(c.get("HVD_CROSS_RANK") == "1");
+  CHECK(c.get("HVD_CROSS_SIZE") == "2");
+  CHECK(c.get("HVD_HOST") == "node-b");
+  CHECK(c.get("HVD_ATTEMPT") == "3");
+  CHECK(c.get("HVD_PREVIOUS_SIZE") == "8");
+  CHECK(c.get("HVD_AGENT_SOCKET") == "/tmp/x/agent");
+  CHECK(c.get("RANK") == "6");
+  CHECK(c.get("LOCAL_RANK") == "2");
+  CHECK(c.get("WORLD_SIZE") == "8");
+  CHECK(c.get("LOCAL_WORLD_SIZE") == "4");
+  CHECK(c.get("GROUP_RANK") == "1");
+  CHECK(c.get("MASTER_ADDR") == "10.0.0.1");
+  CHECK(c.get("MASTER_PORT") == "4321");
+  CHECK(c.get("TORCHELASTIC_RESTART_COUNT") == "2");
+  CHECK(c.get("TORCHELASTIC_MAX_RESTARTS") == "10");
+  CHECK(c.get("TORCHELASTIC_RUN_ID") == "job-1");
+  CHECK(c.get("HOROVOD_RANK") == "6");
+  CHECK(c.get("HOROVOD_CROSS_SIZE") == "2");
+  CHECK(c.get("HOROVOD_HOSTNAME") == "node-b");
+  CHECK(c.get("NOTIFY_SOCKET") == "/tmp/x/notify-6");
+  CHECK(c.get("OMP_NUM_THREADS") == "2");
+  CHECK(c.get("PWD") == "/data");
+}
+
+TEST_CASE("resume variables are there only when there is something to resume") {
+  Case c;
+  CHECK_FALSE(c.has("HVD_RESUME_FROM"));
+  CHECK_FALSE(c.has("HVD_RESUME_STEP"));
+  c.start.resume_from = "/ckpt/step-000000100";
+  c.start.resume_step = 100;
+  c.start.reached_step = 140;
+  CHECK(c.get("HVD_RESUME_FROM") == "/ckpt/step-000000100");
+  CHECK(c.get("HVD_RESUME_STEP") == "100");
+  CHECK(c.get("HVD_REACHED_STEP") == "140");
+}
+
+TEST_CASE("identity comes from this host's login, the rest from the launcher") {
+  Case c;
+  c.start.forwarded = {{"HOME", "/near/home"},     {"MY_DATA", "near"},
+                       {"SSH_AUTH_SOCK", "/near"}, {"DISPLAY", ":0"},
+                       {"LANG", "de_DE"},          {"LOCAL_DATA", "kept"},
+                       {"NOTIFY_SOCKET", "/n"},    {"CUDA_VISIBLE_DEVICES", "7"}};
+  CHECK(c.get("HOME") == "/far/home");
+  CHECK(c.get("XDG_RUNTIME_DIR") == "/run/9");
+  CHECK(c.get("PATH") == "/far/bin");
+  CHECK(c.get("LANG") == "de_DE");
+  CHECK(c.get("MY_DATA") == "near");
+  CHECK(c.get("LOCAL_DATA") == "kept");
+  for (const char* name :
+       {"SSH_AUTH_SOCK", "SSH_CONNECTION", "DISPLAY", "OTHER", "CUDA_VISIBLE_DEVICES", "HVD_GPU"}) {
+    CHECK_FALSE(c.has(name));
+  }
+}
+
+TEST_CASE("what an outer launcher told this process never reaches a worker") {
+  Case c;
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "GROUP_RANK", "TORCHELASTIC_ERROR_FILE",
+        "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_GLOO_IFACE", "HVD_RESUME_FROM",
+        "SLURM_PROCID", "SLURM_STEP_ID"}) {
+    CAPTURE(name);
+    CHECK(is_rank_variable(name));
+    c.start.forwarded = {{name, "stale"}};
+    CHECK(c.get(name) != "stale");
+  }
+  CHECK_FALSE(is_rank_variable("SLURM_JOB_ID"));
+  CHECK_FALSE(is_rank_variable("RANKING"));
+}
+
+TEST_CASE("what the user sets wins over what is forwarded, and not over a rank's place") {
+  Case c;
+  c.start.forwarded = {{"A", "1"}, {"OMP_NUM_THREADS", "5"}};
+  c.start.set = {{"A", "2"},
+                 {"A", "3"},
+                 {"RANK", "99"},
+                 {"HOME", "/set"},
+                 {"HOROVOD_CYCLE_TIME", "1"},
+                 {"CUDA_VISIBLE_DEVICES", "4,5,GPU-9"}};
+  CHECK(c.get("A") == "3");
+  CHECK(c.get("RANK") == "6");
+  CHECK(c.get("HOME") == "/set");
+  CHECK(c.get("HOROVOD_CYCLE_TIME") == "1");
+  CHECK(c.get("OMP_NUM_THREADS") == "5");
+  CHECK(c.get("CUDA_VISIBLE_DEVICES") == "4,5,GPU-9");
+  CHECK(c.get("HVD_GPU") == "GPU-9");
+}
+
+TEST_CASE("names that no process can be given are dropped") {
+  Case c;
+  c.start.forwarded = {{"", "x"}, {"A=B", "x"}, {"CUT", std::string("a\0b", 3)}};
+  for (const std::string& word : c.compose()) {
+    CHECK(word.front() != '=');
+    CHECK(word.rfind("A=", 0) != 0);
+  }
+  CHECK(c.get("CUT") == "a");
+}
+
+TEST_CASE("the lease follows the echoed time, not the arrival of the echo") {
+  const Time start{Duration(1000s)};
+  Lease lease(start + 60s);
+  lease.set_silence(static_cast<uint64_t>(Duration(10s).count()));
+  CHECK(lease.beat_period() == 1s);
+  CHECK_FALSE(lease.over(start + 59s));
+  const auto beat = [](Time t) { return t.time_since_epoch().count(); };
+  lease.echoed(beat(start), start + 5s);
+  CHECK(lease.end() == start + 6s);
+  SUBCASE("an older echo takes nothing back") {
+    lease.echoed(beat(start - 1s), start + 5s);
+    CHECK(lease.end() == start + 6s);
+  }
+  SUBCASE("a time that was never sent is not believed") {
+    lease.echoed(beat(start + 9s), start + 5s);
+    lease.echoed(-1, start + 5s);
+    CHECK(lease.end() == start + 6s);
+  }
+  CHECK(lease.over(start + 6s));
+}
+
+TEST_CASE("beats have a shortest period and silence a longest") {
+  Lease lease{Time{}};
+  lease.set_silence(0);
+  CHECK(lease.beat_period() == 20ms);
+  lease.set_silence(UINT64_MAX);
+  CHECK(lease.beat_period() > 24h);
+}
+
+TEST_CASE("notifications are read line by line") {
+  const Notification n = parse_notification("READY=1\nX_HVD_STEP=12\nNONSENSE\nSTATUS=a=b\n");
+  CHECK(n.step == 12u);
+  CHECK(n.checkpoint.empty());
+  CHECK(parse_notification("X_HVD_CHECKPOINT=/a b/c").checkpoint == "/a b/c");
+  for (const char* bad :
+       {"", "=", "X_HVD_STEP=", "X_HVD_STEP=-1", "X_HVD_STEP=1x", "x_hvd_step=1"}) {
+    CHECK_FALSE(parse_notification(bad).step.has_value());
+  }
+}
+
+TEST_CASE("a reserved port is kept from others and given to a listener that reuses") {
+  const auto port = ReservedPort::take();
+  REQUIRE(port.ok());
+  for (const bool reuse : {false, true}) {
+    for (const int family : {AF_INET, AF_INET6}) {
+      CAPTURE(reuse);
+      CAPTURE(family);
+      const Fd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (!fd) continue;  // a kernel without IPv6 has nobody who could ask for it
+      const int on = reuse ? 1 : 0;
+      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      sockaddr_in6 six{};
+      six.sin6_family = AF_INET6;
+      six.sin6_port = htons(port->number());
+      sockaddr_in four{};
+      four.sin_family = AF_INET;
+      four.sin_port = htons(port->number());
+      const bool bound =
+          (family == AF_INET ? bind(fd.get(), reinterpret_cast<sockaddr*>(&four), sizeof four)
+                             : bind(fd.get(), reinterpret_cast<sockaddr*>(&six), sizeof six)) == 0;
+      CHECK(bound == reuse);
+      if (reuse) CHECK(listen(fd.get(), 8) == 0);
+    }
+  }
+}
