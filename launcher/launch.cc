@@ -451,7 +451,7 @@ void Launch::report() {
   if (f.attempts > 0 && !job_.checkpoint_dir.empty() && settings_.verbosity >= 0) {
     tell("attempts: " + std::to_string(f.attempts) + ", newest whole checkpoint: " +
          (f.newest_step ? "step " + std::to_string(*f.newest_step) : "none"));
-    tell("to go on: hvdlaunch resume " + job_.checkpoint_dir);
+    if (f.newest_step) tell("to go on: hvdlaunch resume " + job_.checkpoint_dir);
   }
   const std::string who =
       f.from_worker && f.cause.rank
