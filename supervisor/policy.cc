@@ -463,6 +463,10 @@ void Policy::on(const StopRequested& event, Time now) {
 void Policy::fail(Cause cause, Time now) {
   say(Say::Level::error, cause.text);
   cause_ = std::move(cause);
+  cause_.gone = cause_.rank;
+  for (const HostPlaces& places : placement_) {
+    if (!cause_.gone && places.host == cause_.host) cause_.gone = places.places.front().rank;
+  }
   if (cause_.kind == Cause::Kind::host_silent) take_spare(*cause_.host);
   stop_attempt(job_.failure_grace, now);
 }
@@ -473,8 +477,8 @@ void Policy::stop_attempt(Duration grace, Time now) {
   StopAttempt stop;
   stop.attempt = attempt_;
   stop.grace_ns = static_cast<uint64_t>(grace.count());
-  stop.failed = cause_.rank.has_value();
-  stop.failed_rank = cause_.rank.value_or(0);
+  stop.failed = cause_.gone.has_value();
+  stop.failed_rank = cause_.gone.value_or(0);
   stop.reason = cause_.text;
   send_to_active(stop);
   stopped_all(now);

@@ -116,8 +116,9 @@ struct Cause {
     user,
     setup,  // a checkpoint folder or hosts that cannot be used
   } kind = Kind::none;
-  std::optional<uint32_t> rank;
+  std::optional<uint32_t> rank;  // whose end it was
   std::optional<uint32_t> host;
+  std::optional<uint32_t> gone;  // a rank that does not answer its peers any more
   int code = 0;  // exit code
   int signal = 0;
   std::string text;        // a sentence

@@ -292,6 +292,9 @@ TEST_CASE("a silent host's ranks go to the spare and everyone else keeps theirs"
   Scene scene = running(2, 1);
   scene.save(10);
   scene.down(1, HostEnd::silent);
+  const auto& stop = std::get<StopAttempt>(scene.asked.back().message);
+  CHECK(stop.failed);
+  CHECK(stop.failed_rank == 2);
   scene.answer();
   REQUIRE(scene.starts.size() == 4);
   CHECK(scene.starts[2].places[0].rank == 0);
