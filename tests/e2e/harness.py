@@ -31,14 +31,15 @@ OUTER_TIMEOUT = 120
 
 
 def wait_for(condition, seconds, what):
-    """Returns condition()'s first true value; fails after so many seconds, naming `what`."""
+    """Returns condition()'s first true value; fails after so many seconds, naming `what` (a text, or
+    a function that gives one)."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds} s for {what}")
+            raise AssertionError(f"waited {seconds} s for {what() if callable(what) else what}")
         time.sleep(0.01)
 
 
@@ -201,8 +202,8 @@ class Lab:
 
     def leftover_files(self, host):
         """Files and sockets of a job on a host that is on."""
-        look = ("ls -d /tmp/hvdlaunch-* /run/hvdlaunch* /run/user/*/hvdlaunch-* /dev/shm/* 2>/dev/null;"
-                "grep -a hvdlaunch- /proc/net/unix; true")
+        look = ("find /tmp /run /dev/shm -mindepth 1 -not -path '/run/sshd';"
+                "grep -a hvdlaunch /proc/net/unix; true")
         return self.output(host, "bash", "-c", look).split("\n")[:-1]
 
 
@@ -223,7 +224,7 @@ class Supervised:
 
     def _find(self, pattern):
         try:
-            self._told += os.read(self._report, 4096)
+            self._told += os.read(self._report, 4096) if self._report >= 0 else b""
         except BlockingIOError:
             pass
         found = re.search(pattern, self._told)
@@ -239,7 +240,7 @@ class Supervised:
         return descendants(self._popen.pid)
 
     def end(self):
-        """Kills whatever is left."""
+        """Kills whatever is left; may be repeated."""
         while self._popen.poll() is None:
             for p in self.processes():
                 try:
@@ -250,7 +251,10 @@ class Supervised:
                 self._popen.wait(0.05)
             except subprocess.TimeoutExpired:
                 pass
-        os.close(self._report)
+        self.poll()
+        if self._report >= 0:
+            os.close(self._report)
+            self._report = -1
 
 
 class InLab:
@@ -312,7 +316,7 @@ class Run:
 
     def wait(self, seconds=OUTER_TIMEOUT):
         """Waits for the end and returns this; past the time it says what it saw."""
-        wait_for(lambda: not self.running, seconds, f"hvdlaunch to end\n{self}")
+        wait_for(lambda: not self.running, seconds, lambda: f"hvdlaunch to end\n{self}")
         return self
 
     def workers(self):
@@ -325,9 +329,13 @@ class Run:
         return {r: next(p for p in group.values() if p.ppid not in group) for r, group in ranks.items()}
 
     def wait_for_workers(self, count, seconds=30):
-        return wait_for(
-            lambda: (lambda w: w if len(w) == count else None)(self.workers()),
-            seconds, f"{count} workers\n{self}")
+        def all_there():
+            if not self.running:
+                raise AssertionError(f"ended before there were {count} workers\n{self}")
+            workers = self.workers()
+            return workers if len(workers) == count else None
+
+        return wait_for(all_there, seconds, lambda: f"{count} workers\n{self}")
 
     def agents(self, host=None):
         """(keeper, agent) pairs, on one lab host or everywhere."""
@@ -337,7 +345,7 @@ class Run:
     def wait_for_text(self, pattern, seconds=30):
         """Waits until a regular expression is found in standard output or error."""
         return wait_for(lambda: re.search(pattern, self.out) or re.search(pattern, self.err),
-                        seconds, f"'{pattern}' to be written\n{self}")
+                        seconds, lambda: f"'{pattern}' to be written\n{self}")
 
     def __str__(self):
         return (f"exit code: {self.code}\nstdout:\n{self.out[-6000:]}\nstderr:\n{self.err[-6000:]}\n"
@@ -408,7 +416,8 @@ class Case(unittest.TestCase):
 
     def assert_nothing_left(self, seconds=10):
         """No process and no file of any launch of this test is there, soon."""
-        wait_for(lambda: not self.leftovers(), seconds, f"nothing to be left but {self.leftovers()}")
+        wait_for(lambda: not self.leftovers(), seconds,
+                 lambda: f"nothing to be left but {self.leftovers()}")
 
     def leftovers(self):
         left = [repr(p) for p in self.job_processes()]

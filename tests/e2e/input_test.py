@@ -49,12 +49,13 @@ class InputTest(Case):
         self.refused_file('[[host]]\nname = "localhost"\nslots = 0\n', "hosts.toml:3:", "slots")
 
     def test_more_ranks_than_slots(self):
-        self.refused_file('[[host]]\nname = "localhost"\nslots = 4\n', "9", "4", args=("-np", "9"))
+        path = self.write("hosts.toml", '[[host]]\nname = "localhost"\nslots = 4\n')
+        self.refused("-np", "9", "-H", path, words=["9", "4", "localhost"])
         self.refused("-np", "9", "-H", "localhost:4", words=["9", "4"])
 
     def test_duplicate_host(self):
         self.refused_file('[[host]]\nname = "localhost"\n[[host]]\nname = "localhost"\n',
-                          "hosts.toml:4:", "localhost")
+                          "hosts.toml:3:1", "hosts.toml:1:1", "localhost")
         self.refused("-H", "localhost:1,localhost:2", words=["localhost"])
 
     def test_broken_toml(self):

@@ -85,7 +85,7 @@ class JobTest(LabCase):
         old = self.workers_on("h4")
         self.lab("cut", "h4")
         self.addCleanup(self.lab, "heal", "h4")
-        wait_for(self.later_attempt_runs, 30, f"the next attempt\n{run}")
+        wait_for(self.later_attempt_runs, 30, lambda: f"the next attempt\n{run}")
         self.assertEqual([p for p in old if is_alive(p)], [], "ranks run twice")
         self.assert_same(run)
         self.assertRegex(run.err, "h5.*h4|h4.*h5")
@@ -111,7 +111,7 @@ class JobTest(LabCase):
         old = self.workers_on("h2")
         self.assertEqual(len(old), 4)
         kill(run.agents("h2")[0][1].pid, signal.SIGSTOP)
-        wait_for(self.later_attempt_runs, 30, f"the next attempt\n{run}")
+        wait_for(self.later_attempt_runs, 30, lambda: f"the next attempt\n{run}")
         self.assertEqual([p for p in old if is_alive(p)], [], "ranks run twice")
         self.assert_same(run)
 

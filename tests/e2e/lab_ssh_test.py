@@ -83,7 +83,7 @@ class SshTest(LabCase):
     def test_a_secret_is_in_no_argument(self):
         run = self.start("-np", "2", "-H", "h1:1,h2:1", "sh", "-c", "echo up; exec sleep 100",
                          env={"E2E_SECRET": "hunter2-hunter2"})
-        wait_for(lambda: run.out.count("up") == 2, 30, f"both ranks\n{run}")
+        wait_for(lambda: run.out.count("up") == 2, 30, lambda: f"both ranks\n{run}")
         arguments = [" ".join(p.argv()) for h in self.lab.hosts for p in self.lab.processes(h)]
         self.assertEqual([a for a in arguments if "hunter2" in a], [])
         kill(run.launcher, 15)
@@ -120,7 +120,7 @@ class SshTest(LabCase):
     def test_a_killed_launcher_leaves_nothing_on_the_hosts(self):
         run = self.start("-np", "2", "-H", "h1:1,h2:1", "--heartbeat-timeout", "3", "sh", "-c",
                          "trap '' TERM; (setsid sleep 1000 &); echo up; sleep 1000")
-        wait_for(lambda: run.out.count("up") == 2, 30, f"both ranks\n{run}")
+        wait_for(lambda: run.out.count("up") == 2, 30, lambda: f"both ranks\n{run}")
         kill(run.launcher)
         self.assert_nothing_left(8)
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from harness import HVDLAUNCH, PROGRAMS, PYTHON, Case, lines_of, main, wait_for
+from harness import HVDLAUNCH, PROGRAMS, PYTHON, Case, kill, lines_of, main, wait_for
 
 PROBE = [PYTHON, f"{PROGRAMS}/probe.py"]
 
@@ -156,7 +156,7 @@ class WorkerTest(Case):
 
     def test_environment_arrives_byte_for_byte(self):
         values = {"E2E_EMPTY": "", "E2E_LINES": "a\nb\n", "E2E_QUOTE": "'\"$(id)`\\", "E2E_SPACE": "  x ",
-                  "E2E_UTF8": "ünïcödé 🚀", "E2E_RAW": "\udcff\udc01", "E2E_EQUAL": "=a=b=",
+                  "E2E_UTF8": "ünïcödé 🚀", "E2E_RAW": "\udcff\x01", "E2E_EQUAL": "=a=b=",
                   "BASH_FUNC_f%%": "() { :; }"}
         seen = self.probe(env=values)[0]["environment"]
         for name, value in values.items():
@@ -215,7 +215,7 @@ class LeftoversTest(Case):
         wait_for(lambda: sum(n.isdigit() for n in os.listdir(self.dir)) == 2, 10, "both processes")
         pids = {int(n) for n in os.listdir(self.dir) if n.isdigit()}
         self.assertLessEqual(pids, {p.pid for p in self.job_processes()})
-        run.command.end()
+        kill(run.launcher)
 
     def test_children_do_not_outlive_their_rank(self):
         script = "setsid sleep 1000 & (setsid sleep 1000 &) ; exit 0"

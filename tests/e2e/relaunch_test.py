@@ -129,7 +129,7 @@ class ForeignTest(Case):
                          "--checkpoint-every", "10", "--step-ms", "30")
         wait_for(lambda: not run.running or any(
             name.endswith(".pt") for _, _, names in os.walk(self.path("ckpt")) for name in names),
-            60, f"a checkpoint of torch\n{run}")
+            60, lambda: f"a checkpoint of torch\n{run}")
         kill(run.workers()[1].pid)
         self.assert_code(run.wait(), 0)
         trained = Trained(run)

@@ -2,6 +2,7 @@
 After each test the harness finds nothing left of the job."""
 
 import os
+import shutil
 import signal
 import time
 import unittest
@@ -15,7 +16,7 @@ SAVES = [PYTHON, f"{PROGRAMS}/saves_on_term.py"]
 class StopTest(Case):
     def waiting(self, *options, program=SAVES, size=2, word="waiting"):
         run = self.start("-np", str(size), *options, "--", *program)
-        wait_for(lambda: run.out.count(word) == size, 30, f"{size} ranks to say '{word}'\n{run}")
+        wait_for(lambda: run.out.count(word) == size, 30, lambda: f"{size} ranks to say '{word}'\n{run}")
         return run
 
     def stop(self, number, code):
@@ -65,7 +66,7 @@ class LossTest(Case):
 
     def settled(self, *options):
         run = self.start("-np", "2", "--heartbeat-timeout", "2", *options, "--", *STUBBORN, self.dir)
-        wait_for(lambda: self.pids_count() == 4, 30, f"4 worker processes\n{run}")
+        wait_for(lambda: self.pids_count() == 4, 30, lambda: f"4 worker processes\n{run}")
         return run
 
     def pids_count(self):
@@ -79,7 +80,7 @@ class LossTest(Case):
 
     def the_agent(self, run):
         pairs = run.agents()
-        self.assertEqual(len(pairs), 1, f"one keeper and one agent\n{run}")
+        self.assertEqual(len(pairs), 1, lambda: f"one keeper and one agent\n{run}")
         return pairs[0]
 
     def test_a_killed_launcher_leaves_nothing(self):
@@ -116,17 +117,21 @@ class LossTest(Case):
         self.assertLess(time.monotonic() - stopped, 2.0, "the silence limit")
         self.assert_code(run.wait(20), 70)
 
-    def test_keeper_and_agent_killed_together(self):
+    def test_ranks_do_not_outlive_keeper_and_agent(self):
         run = self.settled()
         keeper, agent = self.the_agent(run)
+        ranks = [p.pid for p in run.workers().values()]
         kill(keeper.pid, signal.SIGSTOP)
         kill(agent.pid)
         kill(keeper.pid)
         self.assertNotEqual(run.wait(20).code, 0)
+        wait_for(lambda: not any(map(is_alive, ranks)), 5, "the ranks to be dead")
+        # What the ranks started has lost both its guards: nobody is left who could clean up.
         for pid in self.worker_pids():
-            # Main processes die with their agent; what they started has lost both its guards.
             if is_alive(pid):
                 kill(pid)
+        for name in os.listdir(self.path("run")):
+            shutil.rmtree(self.path("run", name))
 
 
 class QuietTest(Case):

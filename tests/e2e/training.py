@@ -39,7 +39,7 @@ def wait_for_checkpoints(run, folder, count=2, seconds=60):
         steps = committed_steps(folder)
         return steps and steps[-1] >= count * EVERY and steps
 
-    return wait_for(enough, seconds, f"{count} checkpoints in {folder}\n{run}")
+    return wait_for(enough, seconds, lambda: f"{count} checkpoints in {folder}\n{run}")
 
 
 def attempts_told(run):

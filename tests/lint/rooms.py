@@ -28,7 +28,7 @@ COMM_FROM_BASE = {"error", "time", "fd", "codec", "frame", "message", "poller", 
 # Library header (a pattern): the files, without ending, that are its door.
 DOORS = {
     r"CLI/": r"cli/options.*",
-    r"toml\+\+/|toml\.hpp": r"launcher/hosts.*|base/run_file.*",
+    r"toml\+\+/|toml\.hpp": r"launcher/(hosts|toml_).*|base/run_file.*",
     r"libssh/": r"launcher/ssh_.*|launcher/gss_stubs",
     r"event2/": r"base/http.*",
     r"pmix": r"supervisor/agent/pmix.*",
