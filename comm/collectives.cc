@@ -94,7 +94,7 @@ class Summation {
         next += own.size();
       }
     }
-    return move(links_, std::move(traffic), patience);
+    return move(links_, traffic, patience);
   }
 
   void combine(T* out) {
@@ -114,7 +114,7 @@ class Summation {
                          {bytes_out(out + own.first, own.size())},
                          {bytes_in(out + theirs.first, theirs.size())}});
     }
-    return move(links_, std::move(traffic), patience);
+    return move(links_, traffic, patience);
   }
 
  private:
@@ -221,7 +221,7 @@ Outcome Communicator::send_down(std::span<char> buffer, uint32_t root, Patience&
     for (const uint32_t child : children) {
       if (i > 0) traffic.push_back({child, {segment(i - 1)}, {}});
     }
-    const Outcome moved = move(links_, std::move(traffic), patience);
+    const Outcome moved = move(links_, traffic, patience);
     if (!moved) return moved;
   }
   return {};
@@ -243,29 +243,30 @@ Outcome Communicator::agree_on_device_allreduce(uint64_t count, hvd_dtype dtype)
 }
 
 Outcome Communicator::agree(const CollectiveHeader& mine, Patience& patience) {
-  const Outcome checked = links_.check();
-  if (!checked) return checked;
   const HeaderBytes bytes = encode_header(mine);
   std::vector<HeaderBytes> headers(links_.size(), bytes);
   std::vector<Traffic> traffic;
   for (uint32_t peer = 0; peer < links_.size(); ++peer) {
     if (peer != links_.rank()) traffic.push_back({peer, {bytes}, {headers[peer]}});
   }
-  const Outcome moved = move(links_, std::move(traffic), patience);
-  if (!moved) return moved;
-  return compare(mine, headers);
+  Outcome moved = links_.check();
+  if (moved) moved = move(links_, traffic, patience);
+  // A rank that has seen a mismatch ends, and the news of its end may overtake the header that
+  // shows the same mismatch here: the cause is looked for before the consequence is told.
+  if (!moved) receive_remains(links_, traffic);
+  for (const Traffic& t : traffic) {
+    if (!received_all(t)) continue;
+    const auto theirs = decode_header(headers[t.peer]);
+    if (theirs != mine) return mismatch(t.peer, theirs, mine);
+  }
+  return moved;
 }
 
-Outcome Communicator::compare(const CollectiveHeader& mine,
-                              const std::vector<HeaderBytes>& headers) const {
-  for (uint32_t peer = 0; peer < headers.size(); ++peer) {
-    const auto theirs = decode_header(headers[peer]);
-    if (theirs == mine) continue;
-    return {HVD_MISMATCH, "rank " + std::to_string(peer) + " calls " +
-                              (theirs ? describe(*theirs) : "something unknown") + " where rank " +
-                              std::to_string(links_.rank()) + " calls " + describe(mine)};
-  }
-  return {};
+Outcome Communicator::mismatch(uint32_t peer, const std::optional<CollectiveHeader>& theirs,
+                               const CollectiveHeader& mine) const {
+  return {HVD_MISMATCH, "rank " + std::to_string(peer) + " calls " +
+                            (theirs ? describe(*theirs) : "something unknown") + " where rank " +
+                            std::to_string(links_.rank()) + " calls " + describe(mine)};
 }
 
 Patience Communicator::patience_for(const CollectiveHeader& header) const {

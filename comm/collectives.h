@@ -47,7 +47,8 @@ class Communicator {
   Outcome sum_typed(const Sum& sum, Patience& patience);
   Outcome run_sum(CollectiveHeader header, const Sum& sum);
   Outcome agree(const CollectiveHeader& mine, Patience& patience);
-  Outcome compare(const CollectiveHeader& mine, const std::vector<HeaderBytes>& headers) const;
+  Outcome mismatch(uint32_t peer, const std::optional<CollectiveHeader>& theirs,
+                   const CollectiveHeader& mine) const;
   Outcome send_down(std::span<char> buffer, uint32_t root, Patience& patience);
   Patience patience_for(const CollectiveHeader& header) const;
   Outcome finished(const Outcome& outcome);

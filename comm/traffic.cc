@@ -1,76 +1,69 @@
 #include "comm/traffic.h"
 
+#include <algorithm>
+
 namespace hvd {
 
 namespace {
 
-// Pieces in order, and how far they have gone.
+// The first piece that has not moved whole, if any.
 template <class Byte>
-class Progress {
- public:
-  explicit Progress(std::vector<std::span<Byte>> pieces) : pieces_(std::move(pieces)) { skip(); }
-
-  bool done() const { return next_ == pieces_.size(); }
-  std::span<Byte> rest() const { return pieces_[next_]; }
-  void advance(size_t moved) {
-    pieces_[next_] = pieces_[next_].subspan(moved);
-    skip();
-  }
-
- private:
-  void skip() {
-    while (next_ < pieces_.size() && pieces_[next_].empty()) ++next_;
-  }
-  std::vector<std::span<Byte>> pieces_;
-  size_t next_ = 0;
-};
+std::span<Byte>* next_piece(std::vector<std::span<Byte>>& pieces, size_t& next) {
+  while (next < pieces.size() && pieces[next].empty()) ++next;
+  return next < pieces.size() ? &pieces[next] : nullptr;
+}
 
 struct Stream {
-  uint32_t peer;
-  Progress<const char> out;
-  Progress<char> in;
-  bool done() const { return out.done() && in.done(); }
+  Traffic& traffic;
+  size_t out = 0, in = 0;  // pieces before these have moved
+  bool sends() { return next_piece(traffic.out, out) != nullptr; }
+  bool receives() { return next_piece(traffic.in, in) != nullptr; }
 };
 
-// Moves what goes at once.
-Outcome push(Links& links, Stream& stream) {
-  while (!stream.out.done()) {
-    const size_t wanted = stream.out.rest().size();
+// Sends or receives (`transfer` moves some bytes) until the pieces are through or no more go at
+// once.
+template <class Byte, class Transfer>
+Outcome push(std::vector<std::span<Byte>>& pieces, size_t& next, Transfer transfer) {
+  while (std::span<Byte>* piece = next_piece(pieces, next)) {
     size_t moved = 0;
-    const Outcome sent = links.send(stream.peer, stream.out.rest(), moved);
-    if (!sent) return sent;
-    stream.out.advance(moved);
-    if (moved < wanted) break;
-  }
-  while (!stream.in.done()) {
-    const size_t wanted = stream.in.rest().size();
-    size_t moved = 0;
-    const Outcome received = links.receive(stream.peer, stream.in.rest(), moved);
-    if (!received) return received;
-    stream.in.advance(moved);
-    if (moved < wanted) break;
+    const Outcome outcome = transfer(*piece, moved);
+    if (!outcome) return outcome;
+    *piece = piece->subspan(moved);
+    if (!piece->empty()) break;
   }
   return {};
 }
 
+Outcome send_more(Links& links, Stream& stream) {
+  return push(stream.traffic.out, stream.out, [&](std::span<const char> piece, size_t& moved) {
+    return links.send(stream.traffic.peer, piece, moved);
+  });
+}
+
+Outcome receive_more(Links& links, Stream& stream) {
+  return push(stream.traffic.in, stream.in, [&](std::span<char> piece, size_t& moved) {
+    return links.receive(stream.traffic.peer, piece, moved);
+  });
+}
+
 }  // namespace
 
-Outcome move(Links& links, std::vector<Traffic> traffic, Patience& patience) {
+Outcome move(Links& links, std::vector<Traffic>& traffic, Patience& patience) {
   std::vector<Stream> streams;
-  for (Traffic& t : traffic) {
-    streams.push_back({t.peer, Progress(std::move(t.out)), Progress(std::move(t.in))});
-  }
+  for (Traffic& t : traffic) streams.push_back({t});
   std::vector<Want> wants;
   std::vector<uint32_t> missing;
   while (true) {
     wants.clear();
     missing.clear();
     for (Stream& stream : streams) {
-      const Outcome pushed = push(links, stream);
+      Outcome pushed = send_more(links, stream);
+      if (pushed) pushed = receive_more(links, stream);
       if (!pushed) return pushed;
-      if (stream.done()) continue;
-      wants.push_back({stream.peer, !stream.out.done(), !stream.in.done()});
-      missing.push_back(stream.peer);
+      const Want want{stream.traffic.peer, stream.sends(), stream.receives()};
+      if (!want.send && !want.receive) continue;
+      wants.push_back(want);
+      missing.push_back(want.peer);
     }
     if (wants.empty()) return {};
     const Outcome waited = links.wait(wants, patience.deadline());
@@ -78,6 +71,19 @@ Outcome move(Links& links, std::vector<Traffic> traffic, Patience& patience) {
     const Outcome patient = patience.check([&] { return name_ranks(missing); });
     if (!patient) return patient;
   }
+}
+
+void receive_remains(Links& links, std::vector<Traffic>& traffic) {
+  for (Traffic& t : traffic) {
+    Stream stream{t};
+    // That a link is broken is known already.
+    static_cast<void>(receive_more(links, stream).ok());
+  }
+}
+
+bool received_all(const Traffic& traffic) {
+  return std::all_of(traffic.in.begin(), traffic.in.end(),
+                     [](const std::span<char>& piece) { return piece.empty(); });
 }
 
 }  // namespace hvd

@@ -18,7 +18,13 @@ struct Traffic {
 };
 
 // Returns when all pieces have moved (those sent: have left this process), or with the failure that
-// prevents it. Fails also when links or patience do.
-Outcome move(Links& links, std::vector<Traffic> traffic, Patience& patience);
+// prevents it. Fails also when links or patience do. The pieces shrink to what has not moved.
+Outcome move(Links& links, std::vector<Traffic>& traffic, Patience& patience);
+
+// Takes in what has already come, whatever state the links are in.
+void receive_remains(Links& links, std::vector<Traffic>& traffic);
+
+// True if everything that was to be received has been.
+bool received_all(const Traffic& traffic);
 
 }  // namespace hvd
