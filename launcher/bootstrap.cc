@@ -132,6 +132,7 @@ void Bootstrap::take_line(const std::string& line) {
          cleaned(std::string_view(line).substr(error + kError.size())));
   } else {
     skipped_ += line.size() + 1;
+    if (!line.empty()) last_skipped_ = cleaned(line);
     if (skipped_ > kMostNoise) {
       fail(host_ + " prints too much at login: more than " + std::to_string(kMostNoise) +
            " bytes before the agent started");

@@ -53,6 +53,9 @@ class Bootstrap {
   // Bytes that came after the greeting line: the first frames.
   std::string take_rest();
   const std::string& error() const { return error_; }
+  // The last line that a login printed by itself, without control characters: where an account is
+  // closed, this says so.
+  const std::string& last_skipped() const { return last_skipped_; }
 
  private:
   void take_line(const std::string& line);
@@ -62,6 +65,7 @@ class Bootstrap {
   const std::string host_, build_;
   std::string buffer_;
   size_t skipped_ = 0;
+  std::string last_skipped_;
   bool pushed_ = false;
   std::string error_;
   State state_ = State::waiting;

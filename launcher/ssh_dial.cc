@@ -185,7 +185,7 @@ Attempted Dialler::await_banner() {
 
 Attempted Dialler::exchange_keys() {
   dial_.enter(DialPhase::exchanging_keys, endpoint_.where);
-  const auto rc = repeat(SSH_AGAIN, wait_, [&] { return link_->connect(); });
+  const auto rc = repeat(SSH_AGAIN, *link_, wait_, [&] { return link_->connect(); });
   if (!rc) return Trouble{};
   if (*rc == SSH_OK) return std::nullopt;
   const std::string error = link_->error();
@@ -195,7 +195,8 @@ Attempted Dialler::exchange_keys() {
 
 Attempted Dialler::start_command() {
   dial_.enter(DialPhase::starting, endpoint_.where);
-  const auto rc = repeat(SSH_AGAIN, wait_, [&] { return link_->start_command(target_.command); });
+  const auto rc =
+      repeat(SSH_AGAIN, *link_, wait_, [&] { return link_->start_command(target_.command); });
   if (!rc) return Trouble{};
   if (*rc == SSH_OK) return std::nullopt;
   return Trouble{"logged in on " + target_.label + " (" + endpoint_.where +

@@ -62,6 +62,10 @@ SshLink::~SshLink() {
   ssh_free(session_);
 }
 
+bool SshLink::broken() const {
+  return (ssh_get_status(session_) & (SSH_CLOSED | SSH_CLOSED_ERROR)) != 0;
+}
+
 std::string SshLink::error() const {
   return ssh_get_error(session_);
 }
@@ -136,7 +140,7 @@ int SshLink::start_command(const std::string& command) {
 void SshLink::pump(SendQueue& queue) {
   for (int i = 0; i < kReadsPerPump && life_ == Life::living; ++i) {
     const int rc = ssh_event_dopoll(event_, 0);
-    if (life_ == Life::living && (rc == SSH_ERROR || ssh_is_connected(session_) == 0)) {
+    if (life_ == Life::living && (rc == SSH_ERROR || broken())) {
       life_ = Life::lost;
     }
     if (rc != SSH_OK) break;
@@ -152,7 +156,7 @@ void SshLink::hand_out(SendQueue& queue) {
     if (size == 0) return;
     const int taken = ssh_channel_write(channel_, queue.rest().data(), static_cast<uint32_t>(size));
     if (taken < 0) {
-      if (life_ == Life::living && ssh_is_connected(session_) == 0) life_ = Life::lost;
+      if (life_ == Life::living && broken()) life_ = Life::lost;
       return;
     }
     if (taken == 0) return;

@@ -45,6 +45,8 @@ class SshLink {
   SshLink& operator=(const SshLink&) = delete;
 
   ssh_session session() const { return session_; }
+  // The connection ended, by either side or by an error.
+  bool broken() const;
   // What libssh says about its last failure.
   std::string error() const;
   // A string option as set or configured; empty if it is not.

@@ -137,7 +137,7 @@ Attempted Login::run() {
 Attempted Login::judge(std::optional<int> verdict) {
   if (!verdict) return Trouble{};
   done_ = *verdict == SSH_AUTH_SUCCESS;
-  if (*verdict == SSH_AUTH_ERROR && ssh_is_connected(session_) == 0) {
+  if (*verdict == SSH_AUTH_ERROR && link_.broken()) {
     const std::string why = link_.error();
     const bool counted = why.find("Too many authentication failures") != why.npos;
     std::string text =
@@ -145,6 +145,7 @@ Attempted Login::judge(std::optional<int> verdict) {
     if (counted) text += "; it was offered " + joined(tried_);
     return Trouble{text, !counted};
   }
+  if (*verdict == SSH_AUTH_ERROR) remarks_.push_back(link_.error());
   if (*verdict == SSH_AUTH_PARTIAL) {
     remarks_.push_back("it accepts the key but asks for more than a key");
     return refused();
@@ -174,7 +175,7 @@ Attempted Login::try_identity() {
                         : "holds no private key")};
   }
   tried_.push_back(path);
-  return judge(repeat(SSH_AUTH_AGAIN, wait_,
+  return judge(repeat(SSH_AUTH_AGAIN, link_, wait_,
                       [&] { return ssh_userauth_publickey(session_, nullptr, raw); }));
 }
 
@@ -200,7 +201,7 @@ void Login::note_current_file() {
 
 Attempted Login::try_agent_and_files() {
   leave_out_silent_agent();
-  const Attempted trouble = judge(repeat(SSH_AUTH_AGAIN, wait_, [&] {
+  const Attempted trouble = judge(repeat(SSH_AUTH_AGAIN, link_, wait_, [&] {
     const int rc = ssh_userauth_publickey_auto(session_, nullptr, nullptr);
     if (rc == SSH_AUTH_AGAIN) note_current_file();
     return rc;
@@ -213,7 +214,8 @@ Attempted Login::try_agent_and_files() {
 
 // With no key to offer at all, this is how to learn what the server would accept.
 Attempted Login::ask_methods() {
-  return judge(repeat(SSH_AUTH_AGAIN, wait_, [&] { return ssh_userauth_none(session_, nullptr); }));
+  return judge(
+      repeat(SSH_AUTH_AGAIN, link_, wait_, [&] { return ssh_userauth_none(session_, nullptr); }));
 }
 
 Trouble Login::refused() const {

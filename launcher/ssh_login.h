@@ -28,12 +28,14 @@ struct Endpoint {
 // Waits until the link's socket allows progress; false: give up.
 using LinkWait = std::function<bool()>;
 
-// Calls a libssh function until its answer is not `again`; none when given up.
+// Calls a libssh function until its answer is not `again`; none when given up. libssh goes on
+// saying "again" after a disconnect; here that is SSH_ERROR (as SSH_AUTH_ERROR is).
 template <class Call>
-std::optional<int> repeat(int again, const LinkWait& wait, Call call) {
+std::optional<int> repeat(int again, SshLink& link, const LinkWait& wait, Call call) {
   while (true) {
     const int rc = call();
     if (rc != again) return rc;
+    if (link.broken()) return SSH_ERROR;
     if (!wait()) return std::nullopt;
   }
 }

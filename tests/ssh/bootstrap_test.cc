@@ -158,6 +158,11 @@ TEST_CASE("a login that prints without end is given up") {
   CHECK(contains(lines.error(), "h1 prints too much at login"));
 }
 
+TEST_CASE("what a login says last is kept") {
+  CHECK(fed("Welcome\nThis account is \x1b not available.\n\n").last_skipped() ==
+        "This account is ? not available.");
+}
+
 TEST_CASE("an agent of another build is refused") {
   const Bootstrap bootstrap = fed("hvdlaunch-agent-ready feedbeef\n");
   CHECK(bootstrap.error() ==
