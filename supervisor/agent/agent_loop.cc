@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "base/build_id.h"
-#include "base/process.h"
 #include "supervisor/agent/checkpoint_tasks.h"
 #include "supervisor/agent/complain.h"
 
@@ -18,8 +17,6 @@ namespace {
 
 // Output of past attempts that may wait for credit, over all ranks.
 constexpr size_t kMostLeftOutput = 64u << 20;
-// The keeper goes on where this ends.
-constexpr int kKillLimitMs = 10'000;
 
 std::vector<std::string> own_environment() {
   std::vector<std::string> words;
@@ -91,23 +88,19 @@ int AgentLoop::run() {
 
 std::optional<int> AgentLoop::verdict(Time now) {
   if (keeper_dead_) {
-    const int code = kill_everything();
+    kill_whole_tree();
     remove_socket_folder(seat_.folder);
-    return code;
+    return 1;
   }
   if (lease_.over(now)) {
     complain(greeted_ ? "lost the launcher: no answer to its heartbeats within the lease"
                       : "no launcher spoke to it within " + format_duration(kStartLease));
-    return kill_everything();
+    kill_whole_tree();
+    return 1;
   }
   if (parting_ == Parting::none || attempt_) return std::nullopt;
   if (parting_ == Parting::launcher_gone) return 1;
   return link_.unsent() == 0 ? std::optional(0) : std::nullopt;
-}
-
-int AgentLoop::kill_everything() {
-  static_cast<void>(kill_all_descendants(kKillLimitMs));
-  return 1;
 }
 
 void AgentLoop::watch() {

@@ -73,7 +73,6 @@ class AgentLoop {
   void part(Parting parting, Duration grace);
   // The exit code once there is nothing left to do.
   std::optional<int> verdict(Time now);
-  int kill_everything();
 
   const AgentOptions options_;
   AgentSeat seat_;

@@ -130,15 +130,9 @@ int watch_over(Guard& guard, Time lease) {
     if (fds[1].revents != 0 && !take_leases(guard, lease)) guard.leases.reset();
     if (now() >= lease) {
       kill(guard.agent, SIGKILL);
-      complain("the lease ended while the agent did not act; its processes were killed");
+      complain("the lease is over; all processes of the job on this host were killed");
       return 1;
     }
-  }
-}
-
-void kill_the_tree() {
-  for (int round = 0; round < kKillRounds && !kill_all_descendants(kKillRoundMs); ++round) {
-    if (round == 0) complain("waiting for processes of the job that do not die of KILL");
   }
 }
 
@@ -149,6 +143,12 @@ void drop_input() {
 }
 
 }  // namespace
+
+void kill_whole_tree() {
+  for (int round = 0; round < kKillRounds && !kill_all_descendants(kKillRoundMs); ++round) {
+    if (round == 0) complain("waiting for processes of the job that do not die of KILL");
+  }
+}
 
 void send_lease(const AgentSeat& seat, Time end) {
   const int64_t ns = end.time_since_epoch().count();
@@ -190,7 +190,7 @@ int keep(const std::string& job, uint32_t host, const std::function<int(AgentSea
   } else {
     complain(std::string("cannot start a process: ") + std::strerror(errno));
   }
-  kill_the_tree();
+  kill_whole_tree();
   remove_socket_folder(*folder);
   return status;
 }

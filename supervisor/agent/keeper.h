@@ -38,6 +38,9 @@ void send_lease(const AgentSeat& seat, Time end);
 // the job is left on this host: the agent's exit code, or 1.
 int keep(const std::string& job, uint32_t host, const std::function<int(AgentSeat)>& agent);
 
+// Sends KILL to every descendant, again and again until none is left or five minutes have passed.
+void kill_whole_tree();
+
 // Removes the folder of sockets.
 void remove_socket_folder(const std::string& folder);
 

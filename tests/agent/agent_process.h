@@ -62,12 +62,13 @@ class AgentProcess {
   // Exit code, or 128 + signal, of the keeper.
   int wait_end();
   bool ended();
+  // The agent's side of the channel came to its end.
+  bool channel_closed() const { return !out_.valid(); }
   std::string read_errors();
 
   pid_t keeper() const { return child_.pid; }
   pid_t agent() const;
   const std::string& job() const { return setup_.job; }
-  // The agent's folder of sockets, learnt from a worker's environment.
   bool lock_is_free() const;
 
   bool echo = true;

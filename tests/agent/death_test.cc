@@ -78,8 +78,20 @@ TEST_CASE("after the agent was stopped past the lease") {
   CHECK(agent.wait_end() == 1);
   // 0.6 of the silence, and some patience with a busy machine.
   CHECK(now() - stopped < 5s);
-  CHECK(agent.read_errors().find("the lease ended") != std::string::npos);
+  CHECK(agent.read_errors().find("the lease is over") != std::string::npos);
   check_nothing_left(agent, folder);
+}
+
+TEST_CASE("a keeper that was stopped for longer than a lease hears what came meanwhile") {
+  AgentProcess agent({.silence = 500ms});
+  start_hiding_tree(agent);
+  kill(agent.keeper(), SIGSTOP);
+  const Time until = now() + 1s;
+  agent.pump_until([&] { return now() >= until; });
+  kill(agent.keeper(), SIGCONT);
+  const Time more = now() + 500ms;
+  CHECK_FALSE(agent.pump_until([&] { return agent.ended() && now() < more; }, 500ms));
+  CHECK(tree_of(agent.job()).size() >= kHiding);
 }
 
 TEST_CASE("after the launcher fell silent") {
@@ -95,15 +107,22 @@ TEST_CASE("the launcher's channel stays open until nothing is left") {
   AgentProcess agent;
   const std::string folder = start_hiding_tree(agent);
   kill(agent.agent(), SIGKILL);
-  bool closed_early = false;
-  CHECK(agent.pump_until([&] {
-    // Looked at before the read that may find the end of the channel.
-    const bool tree_left = !tree_of(agent.job()).empty();
-    const bool closed = agent.ended();
-    closed_early = closed_early || (closed && tree_left && !tree_of(agent.job()).empty());
-    return closed;
-  }));
-  CHECK_FALSE(closed_early);
+  REQUIRE(agent.pump_until([&] { return agent.channel_closed(); }));
+  CHECK(tree_of(agent.job()).empty());
+  CHECK_FALSE(exists(folder));
+}
+
+TEST_CASE("a process that moves on by forking is caught") {
+  AgentProcess agent;
+  agent.greet();
+  agent.send(
+      agent.shell("HOP='sleep 0.002; setsid sh -c \"$HOP\" & exit'; export HOP; "
+                  "setsid sh -c \"$HOP\" & echo up; exec sleep 1000"));
+  // The main process and, at most moments, two that hop.
+  REQUIRE(agent.pump_until([&] { return tree_of(agent.job()).size() > 2; }));
+  agent.send(StopAttempt{1, 0, false, 0, ""});
+  agent.expect<AttemptStopped>();
+  CHECK(tree_of(agent.job()).empty());
 }
 
 TEST_CASE("a runtime folder of the login is used for sockets, and left clean") {
