@@ -6,7 +6,6 @@
 
 #include "cli/environment.h"
 #include "launcher/host_spec.h"
-#include "launcher/job_file.h"
 
 namespace hvd {
 
@@ -311,7 +310,6 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   auto settings = choose_display(job, asked, surroundings);
   if (!settings) return settings.error();
   job.launched_on = machine.hostname;
-  if (!job.checkpoint_dir.empty()) job.job_file = job_file_text(job, HVD_VERSION);
   command.job = std::move(job);
   command.placement = std::move(*placement);
   command.settings = std::move(*settings);

@@ -1,68 +1,65 @@
 #include "cli/environment.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 
 namespace hvd {
 
 namespace {
 
 // Of the far login.
-constexpr std::array<std::string_view, 8> kIdentity = {"HOME",   "USER", "LOGNAME", "SHELL",
-                                                       "TMPDIR", "MAIL", "PWD",     "OLDPWD"};
+constexpr std::string_view kIdentity[] = {"HOME",   "USER", "LOGNAME", "SHELL",
+                                          "TMPDIR", "MAIL", "PWD",     "OLDPWD"};
 
 // Bound to this host, this login or this desktop.
-constexpr std::array<std::string_view, 11> kBound = {
-    "DISPLAY",       "WAYLAND_DISPLAY", "XAUTHORITY",          "KRB5CCNAME",
-    "HOSTNAME",      "INVOCATION_ID",   "JOURNAL_STREAM",      "NOTIFY_SOCKET",
-    "WATCHDOG_USEC", "WATCHDOG_PID",    "CUDA_VISIBLE_DEVICES"};
+constexpr std::string_view kBound[] = {"DISPLAY",        "WAYLAND_DISPLAY", "XAUTHORITY",
+                                       "KRB5CCNAME",     "HOSTNAME",        "INVOCATION_ID",
+                                       "JOURNAL_STREAM", "MANAGERPID",      "NOTIFY_SOCKET",
+                                       "WATCHDOG_USEC",  "WATCHDOG_PID",    "CUDA_VISIBLE_DEVICES"};
 
 // Made anew for every rank; a stale one of an outer launcher must not be believed.
-constexpr std::array<std::string_view, 14> kFamilyNames = {"RANK",
-                                                           "LOCAL_RANK",
-                                                           "WORLD_SIZE",
-                                                           "LOCAL_WORLD_SIZE",
-                                                           "GROUP_RANK",
-                                                           "GROUP_WORLD_SIZE",
-                                                           "ROLE_RANK",
-                                                           "ROLE_NAME",
-                                                           "ROLE_WORLD_SIZE",
-                                                           "TF_CONFIG",
-                                                           "LOCAL_SIZE",
-                                                           "CROSS_RANK",
-                                                           "CROSS_SIZE",
-                                                           "NODE_RANK"};
+constexpr std::string_view kRank[] = {"RANK",
+                                      "LOCAL_RANK",
+                                      "WORLD_SIZE",
+                                      "LOCAL_WORLD_SIZE",
+                                      "GROUP_RANK",
+                                      "GROUP_WORLD_SIZE",
+                                      "ROLE_RANK",
+                                      "ROLE_NAME",
+                                      "ROLE_WORLD_SIZE",
+                                      "LOCAL_SIZE",
+                                      "CROSS_RANK",
+                                      "CROSS_SIZE",
+                                      "NODE_RANK",
+                                      "TF_CONFIG",
+                                      "SLURM_PROCID",
+                                      "SLURM_LOCALID",
+                                      "SLURM_NODEID",
+                                      "SLURM_NPROCS",
+                                      "SLURM_LAUNCH_NODE_IPADDR",
+                                      "SLURM_GTIDS",
+                                      "SLURM_TASK_PID",
+                                      "SLURMD_NODENAME",
+                                      "SLURM_MPI_TYPE",
+                                      "SLURM_DISTRIBUTION"};
 
-constexpr std::array<std::string_view, 10> kSlurmStep = {"SLURM_PROCID",
-                                                         "SLURM_LOCALID",
-                                                         "SLURM_NODEID",
-                                                         "SLURM_NPROCS",
-                                                         "SLURM_LAUNCH_NODE_IPADDR",
-                                                         "SLURM_GTIDS",
-                                                         "SLURM_TASK_PID",
-                                                         "SLURM_CPU_BIND",
-                                                         "SLURMD_NODENAME",
-                                                         "SLURM_MPI_TYPE"};
-
-constexpr std::array<std::string_view, 17> kPrefixes = {
-    "XDG_", "SSH_",     "DBUS_",    "LISTEN_",    "MASTER_",    "TORCHELASTIC_",
-    "PMI",  "OMPI_",    "PRTE_",    "ORTE_",      "HYD",        "MPI_LOCAL",
-    "HVD_", "MPIEXEC_", "HOROVOD_", "SLURM_STEP", "SLURM_SRUN_"};
+constexpr std::string_view kPrefixes[] = {
+    "XDG_",           "SSH_",          "DBUS_",       "LISTEN_",         "MASTER_",
+    "TORCHELASTIC_",  "PMI",           "OMPI_",       "PRTE_",           "ORTE_",
+    "HYDI_",          "MPIEXEC_",      "MPI_LOCAL",   "MV2_COMM_WORLD_", "HOROVOD_",
+    "HVD_",           "SLURM_STEP",    "SLURM_SRUN_", "SLURM_NTASKS",    "SLURM_PMI",
+    "SLURM_CPU_BIND", "SLURM_MEM_BIND"};
 
 template <class Names>
 bool is_one_of(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
 }  // namespace
 
 bool travels(std::string_view name) {
-  if (is_one_of(kIdentity, name) || is_one_of(kBound, name) || is_one_of(kFamilyNames, name) ||
-      is_one_of(kSlurmStep, name)) {
-    return false;
-  }
-  if (name.starts_with("SLURM_NTASKS")) return false;
-  return std::none_of(kPrefixes.begin(), kPrefixes.end(),
+  if (is_one_of(kIdentity, name) || is_one_of(kBound, name) || is_one_of(kRank, name)) return false;
+  return std::none_of(std::begin(kPrefixes), std::end(kPrefixes),
                       [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 

@@ -23,7 +23,7 @@ struct Surroundings {
 };
 Surroundings surroundings();
 
-// A job, ready to be launched. Its id and secret are empty still.
+// A job, ready to be launched. Its id, secret and job_file are empty still.
 struct RunCommand {
   Job job;
   Placement placement;

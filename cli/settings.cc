@@ -217,35 +217,106 @@ constexpr const char* kTimes = "Time limits (10, 0.5, 250ms, 90s, 5m, 2h30m)";
 constexpr const char* kOutput = "Output";
 constexpr const char* kOther = "Other";
 
+using Takes = Option::Takes;
+
+constexpr Option kOptions[] = {
+    {"-n,--np,--num-proc", "N", kRanks, "ranks to start, also -np N (default: all slots)",
+     Takes::whole, false, true, set_size},
+    {"-H,--hosts,--host", "SPEC", kRanks,
+     "a host file, or a list such as h1:4,me@h2:4,\n"
+     "[fd00::2]:2,gpu[01-16]:8; may be repeated\n"
+     "(default: this host)",
+     Takes::text, true, false, add_host_word},
+    {"--hostfile,--machinefile", "FILE", kRanks, "a host file: TOML, or lines of `name slots=4`",
+     Takes::text, true, false, add_host_file},
+    {"-N,--slots-per-host,--npernode", "N", kRanks, "slots of every host", Takes::whole, false,
+     true, set_slots_per_host},
+    {"--oversubscribe", "", kRanks, "more ranks than slots, spread over the hosts", Takes::flag,
+     false, true, set_oversubscribe},
+    {"-p,--ssh-port", "PORT", kSsh, "for hosts that give none", Takes::whole, false, true,
+     set_ssh_port},
+    {"-i,--ssh-identity-file", "FILE", kSsh, "private key, for hosts that give none", Takes::text,
+     false, true, set_identity},
+    {"--accept-new-host-keys", "", kSsh,
+     "trust hosts that are not in known_hosts yet;\n"
+     "a changed key is refused all the same",
+     Takes::flag, false, false, set_accept_new},
+    {"-x,--env", "NAME[=VALUE]", kProgram, "set a variable for all ranks; may be repeated",
+     Takes::text, true, true, add_variable},
+    {"--wdir", "DIR", kProgram, "directory of the ranks (default: this one)", Takes::text, false,
+     true, set_directory},
+    {"--max-restarts,--reset-limit", "N", kFailures,
+     "relaunches without progress before giving up\n"
+     "(default: 10 when the job can go on, else 0)",
+     Takes::whole, false, true, set_max_restarts},
+    {"--checkpoint-dir", "DIR", kFailures, "where the ranks save, and resume from", Takes::text,
+     false, true, set_checkpoint_dir},
+    {"--checkpoint-every", "N|TIME", kFailures, "handed to the program: steps, or time",
+     Takes::whole_or_text, false, true, set_checkpoint_every},
+    {"--checkpoint-keep", "N", kFailures, "complete checkpoints to keep (default: 3)", Takes::whole,
+     false, true, set_checkpoint_keep},
+    {"--grace", "TIME", kTimes, "from TERM to KILL at a stop asked for (30s)", Takes::duration,
+     false, true, set_grace},
+    {"--failure-grace", "TIME", kTimes, "from TERM to KILL after a failure (3s)", Takes::duration,
+     false, true, set_failure_grace},
+    {"--start-timeout", "TIME", kTimes, "for all hosts to be reached (60s)", Takes::duration, false,
+     true, set_start_timeout},
+    {"--heartbeat-timeout", "TIME", kTimes, "silence after which a host is lost (10s)",
+     Takes::duration, false, true, set_silence},
+    {"--prefix", "TEMPLATE", kOutput,
+     "before each line (default: '{rank}@{host}: ');\n"
+     "also {local_rank}, {size}, {attempt}",
+     Takes::text, false, true, set_prefix},
+    {"--no-prefix", "", kOutput, "lines as the ranks wrote them", Takes::flag, false, true,
+     set_no_prefix},
+    {"--timestamps", "", kOutput, "the time before each line", Takes::flag, false, true,
+     set_timestamps},
+    {"--only-ranks", "LIST", kOutput, "show only these ranks, such as 0,3,8-11",
+     Takes::whole_or_text, true, true, add_only_ranks},
+    {"--log-dir,--output-filename", "DIR", kOutput, "also a file for each rank and attempt here",
+     Takes::text, false, true, set_log_dir},
+    {"-v,--verbose", "", kOutput, "say more of what hvdlaunch does", Takes::flag, false, true,
+     set_verbose},
+    {"-q,--quiet", "", kOutput, "say nothing but errors", Takes::flag, false, true, set_quiet},
+    {"--dry-run", "", kOther, "print which rank would run where, and stop", Takes::flag, false,
+     false, set_dry_run},
+    {"-h,--help", "", kOther, "print this", Takes::flag, false, false, no_effect},
+    {"-V,--version", "", kOther, "print the version", Takes::flag, false, false, no_effect},
+    {"--elastic", "", "", "", Takes::flag, false, true, not_yet},
+    {"--host-discovery-script", "COMMAND", "", "", Takes::text, false, true, not_yet},
+    {"--min-np", "N", "", "", Takes::whole, false, true, not_yet},
+    {"--max-np", "N", "", "", Takes::whole, false, true, not_yet},
+};
+
 // What a setting of a [job] table must be.
-std::string expectation(Option::Takes takes) {
+std::string expectation(Takes takes) {
   switch (takes) {
-    case Option::Takes::flag:
+    case Takes::flag:
       return "true or false";
-    case Option::Takes::whole:
+    case Takes::whole:
       return "a whole number";
-    case Option::Takes::duration:
+    case Takes::duration:
       return "a number of seconds or a duration such as \"5m\"";
-    case Option::Takes::text:
+    case Takes::text:
       return "a string";
-    case Option::Takes::whole_or_text:
+    case Takes::whole_or_text:
       return "a whole number or a string";
   }
   return "";
 }
 
-bool type_fits(Option::Takes takes, Setting::Type type) {
+bool type_fits(Takes takes, Setting::Type type) {
   using Type = Setting::Type;
   switch (takes) {
-    case Option::Takes::flag:
+    case Takes::flag:
       return type == Type::flag;
-    case Option::Takes::whole:
+    case Takes::whole:
       return type == Type::whole;
-    case Option::Takes::duration:
+    case Takes::duration:
       return type == Type::whole || type == Type::real || type == Type::text;
-    case Option::Takes::text:
+    case Takes::text:
       return type == Type::text;
-    case Option::Takes::whole_or_text:
+    case Takes::whole_or_text:
       return type == Type::whole || type == Type::text;
   }
   return false;
@@ -277,101 +348,15 @@ Status apply_setting(const Setting& setting, Asked& asked) {
     return Error{place + " expects one value, not a list"};
   }
   for (const std::string& value : setting.values) {
-    if (option->takes == Option::Takes::flag && value == "false") continue;
+    if (option->takes == Takes::flag && value == "false") continue;
     if (const Status status = option->apply(asked, {value, place}); !status) return status;
   }
   return Ok{};
 }
 
-// "  -n, --np, --num-proc N", filled up to where the help begins.
-std::string usage_line(const Option& option) {
-  constexpr size_t kColumn = 30;
-  std::string line = " ";
-  for (const std::string& spelling : spellings(option)) {
-    line += (line == " " ? " " : ", ") + spelling;
-  }
-  if (*option.value != '\0') line += std::string(" ") + option.value;
-  if (line.size() + 2 > kColumn) line += "\n" + std::string(kColumn, ' ');
-  const size_t begun =
-      line.size() - (line.rfind('\n') == std::string::npos ? 0 : line.rfind('\n') + 1);
-  line += std::string(begun < kColumn ? kColumn - begun : 0, ' ');
-  for (const char* c = option.help; *c != '\0'; ++c) {
-    line += *c;
-    if (*c == '\n') line += std::string(kColumn, ' ');
-  }
-  return line + "\n";
-}
-
 }  // namespace
 
-const std::vector<Option>& options() {
-  using enum Option::Takes;
-  static const std::vector<Option> kOptions = {
-      {"-n,--np,--num-proc", "N", kRanks, "ranks to start, also -np N (default: all slots)", whole,
-       false, true, set_size},
-      {"-H,--hosts,--host", "SPEC", kRanks,
-       "a host file, or a list such as h1:4,me@h2:4,\n"
-       "[fd00::2]:2,gpu[01-16]:8; may be repeated\n"
-       "(default: this host)",
-       text, true, false, add_host_word},
-      {"--hostfile,--machinefile", "FILE", kRanks, "a host file: TOML, or lines of `name slots=4`",
-       text, true, false, add_host_file},
-      {"-N,--slots-per-host,--npernode", "N", kRanks, "ranks on each host, at most", whole, false,
-       true, set_slots_per_host},
-      {"--oversubscribe", "", kRanks, "more ranks than slots, spread over the hosts", flag, false,
-       true, set_oversubscribe},
-      {"-p,--ssh-port", "PORT", kSsh, "for hosts that give none", whole, false, true, set_ssh_port},
-      {"-i,--ssh-identity-file", "FILE", kSsh, "private key, for hosts that give none", text, false,
-       true, set_identity},
-      {"--accept-new-host-keys", "", kSsh,
-       "trust hosts that are not in known_hosts yet;\n"
-       "a changed key is refused all the same",
-       flag, false, false, set_accept_new},
-      {"-x,--env", "NAME[=VALUE]", kProgram, "set a variable for all ranks; may be repeated", text,
-       true, true, add_variable},
-      {"--wdir", "DIR", kProgram, "directory of the ranks (default: this one)", text, false, true,
-       set_directory},
-      {"--max-restarts,--reset-limit", "N", kFailures,
-       "relaunches without progress before giving up\n"
-       "(default: 10 when the job can go on, else 0)",
-       whole, false, true, set_max_restarts},
-      {"--checkpoint-dir", "DIR", kFailures, "where the ranks save, and resume from", text, false,
-       true, set_checkpoint_dir},
-      {"--checkpoint-every", "N|TIME", kFailures, "handed to the program: steps, or time",
-       whole_or_text, false, true, set_checkpoint_every},
-      {"--checkpoint-keep", "N", kFailures, "complete checkpoints to keep (default: 3)", whole,
-       false, true, set_checkpoint_keep},
-      {"--grace", "TIME", kTimes, "from TERM to KILL at a stop asked for (30s)", duration, false,
-       true, set_grace},
-      {"--failure-grace", "TIME", kTimes, "from TERM to KILL after a failure (3s)", duration, false,
-       true, set_failure_grace},
-      {"--start-timeout", "TIME", kTimes, "for all hosts to be reached (60s)", duration, false,
-       true, set_start_timeout},
-      {"--heartbeat-timeout", "TIME", kTimes, "silence after which a host is lost (10s)", duration,
-       false, true, set_silence},
-      {"--prefix", "TEMPLATE", kOutput,
-       "before each line (default: '{rank}@{host}: ');\n"
-       "also {local_rank}, {size}, {attempt}",
-       text, false, true, set_prefix},
-      {"--no-prefix", "", kOutput, "lines as the ranks wrote them", flag, false, true,
-       set_no_prefix},
-      {"--timestamps", "", kOutput, "the time before each line", flag, false, true, set_timestamps},
-      {"--only-ranks", "LIST", kOutput, "show only these ranks, such as 0,3,8-11", whole_or_text,
-       true, true, add_only_ranks},
-      {"--log-dir,--output-filename", "DIR", kOutput, "also a file for each rank and attempt here",
-       text, false, true, set_log_dir},
-      {"-v,--verbose", "", kOutput, "say more of what hvdlaunch does", flag, false, true,
-       set_verbose},
-      {"-q,--quiet", "", kOutput, "say nothing but errors", flag, false, true, set_quiet},
-      {"--dry-run", "", kOther, "print which rank would run where, and stop", flag, false, false,
-       set_dry_run},
-      {"-h,--help", "", kOther, "print this", flag, false, false, no_effect},
-      {"-V,--version", "", kOther, "print the version", flag, false, false, no_effect},
-      {"--elastic", "", "", "", flag, false, true, not_yet},
-      {"--host-discovery-script", "COMMAND", "", "", text, false, true, not_yet},
-      {"--min-np", "N", "", "", whole, false, true, not_yet},
-      {"--max-np", "N", "", "", whole, false, true, not_yet},
-  };
+std::span<const Option> options() {
   return kOptions;
 }
 
@@ -426,36 +411,6 @@ std::vector<Setting> override_settings(const std::vector<Setting>& lower,
                [&replaced](const Setting& setting) { return !replaced(setting); });
   merged.insert(merged.end(), upper.begin(), upper.end());
   return merged;
-}
-
-std::string usage_text() {
-  std::string text =
-      "Usage: hvdlaunch [OPTIONS] [--] PROGRAM [ARGS...]\n"
-      "       hvdlaunch resume CKPT_DIR [OPTIONS] [-- PROGRAM [ARGS...]]\n"
-      "\n"
-      "Starts PROGRAM once per rank on all hosts, over SSH, and watches it to the end: when a "
-      "rank\n"
-      "or a host fails, all ranks are started again from the newest complete checkpoint.\n"
-      "`resume` goes on with a job whose launcher is gone; options replace what it was started\n"
-      "with. Options end at PROGRAM or at `--`; everything after belongs to PROGRAM.\n";
-  std::string group;
-  for (const Option& option : options()) {
-    if (*option.group == '\0') continue;
-    if (group != option.group) text += "\n" + std::string(option.group) + ":\n";
-    group = option.group;
-    text += usage_line(option);
-  }
-  text +=
-      "\n"
-      "Exit status: 0 when all ranks end with 0; else that of the rank that failed first, or 128\n"
-      "and its signal's number. Of hvdlaunch itself: 2 usage or configuration, 3 nothing to "
-      "resume,\n"
-      "69 hosts not reached, 70 gave up after failures, 75 stopped with the work saved, 125 its "
-      "own\n"
-      "failure, 126 or 127 PROGRAM cannot be run or is not found, 129, 130, 143 stopped by HUP, "
-      "INT,\n"
-      "TERM. `man hvdlaunch` says more.\n";
-  return text;
 }
 
 }  // namespace hvd

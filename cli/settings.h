@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,7 +55,7 @@ struct Option {
   Status (*apply)(Asked& asked, const OptionValue& value);
 };
 
-const std::vector<Option>& options();
+std::span<const Option> options();
 
 // "np"
 std::string long_name(const Option& option);

@@ -117,8 +117,10 @@ Status check_no_duplicates(const std::vector<Host>& hosts) {
   for (const Host& host : hosts) {
     const auto [place, fresh] = seen.emplace(host_identity(host.name, host.port), &host);
     if (fresh) continue;
-    return Error{host.source + ": host " + in_quotes(host.name) + " is named twice, first at " +
-                 place->second->source + ": expected each host once, with all of its slots"};
+    const std::string& first = place->second->source;
+    return Error{host.source + ": host " + in_quotes(host.name) + " is named twice" +
+                 (first == host.source ? "" : ", first at " + first) +
+                 ": expected each host once, with all of its slots"};
   }
   return Ok{};
 }

@@ -17,8 +17,8 @@ struct Host {
   std::string user;      // empty: the transport's own
   std::string identity;  // private key file, empty: the transport's own
   uint32_t slots = 1;
-  bool slots_auto = false;  // slots = "auto": GPUs, else cores, asked of the host
-  bool slots_given = false; // the user wrote a number
+  bool slots_auto = false;        // slots = "auto": GPUs, else cores, asked of the host
+  bool slots_given = false;       // the user wrote a number
   std::vector<std::string> gpus;  // indices or UUIDs; empty: the host's own view
   Variables env;
   std::string workdir;  // empty: the job's
