@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kWholeExchange = 8192;
 // A broadcast's pieces: while one is passed on, the next one comes in.
 constexpr size_t kSegment = 1u << 20;
+constexpr Duration kLinger = std::chrono::seconds(1);
 
 template <class T>
 std::span<const char> bytes_out(const T* data, uint64_t count) {
@@ -251,15 +252,34 @@ Outcome Communicator::agree(const CollectiveHeader& mine, Patience& patience) {
   }
   Outcome moved = links_.check();
   if (moved) moved = move(links_, traffic, patience);
-  // A rank that has seen a mismatch ends, and the news of its end may overtake the header that
-  // shows the same mismatch here: the cause is looked for before the consequence is told.
-  if (!moved) receive_remains(links_, traffic);
+  const bool complete = moved.ok();
+  // The news of a rank that ended over a mismatch may overtake the header that shows the same
+  // mismatch here: the cause is looked for before the consequence is told.
+  if (!complete) receive_remains(links_, traffic);
   for (const Traffic& t : traffic) {
     if (!received_all(t)) continue;
     const auto theirs = decode_header(headers[t.peer]);
-    if (theirs != mine) return mismatch(t.peer, theirs, mine);
+    if (theirs == mine) continue;
+    if (complete) linger(headers);
+    return mismatch(t.peer, theirs, mine);
   }
   return moved;
+}
+
+// Stays until all ranks have seen the mismatch, since a rank that ends would look like the cause to
+// those that have not. All of them are in the collective, so that this takes no time.
+void Communicator::linger(const std::vector<HeaderBytes>& headers) {
+  const HeaderBytes farewell = encode_header({Op::finalize, 0, 0, 0, sequence_, 0});
+  std::vector<HeaderBytes> answers(headers.size());
+  std::vector<Traffic> traffic;
+  for (uint32_t peer = 0; peer < headers.size(); ++peer) {
+    const auto theirs = decode_header(headers[peer]);
+    const bool gone = theirs && theirs->op == Op::finalize;
+    if (peer != links_.rank() && !gone) traffic.push_back({peer, {farewell}, {answers[peer]}});
+  }
+  const WaitLimits limits{kLinger, kLinger, nullptr};
+  Patience patience(limits, links_.rank(), "mismatch");
+  static_cast<void>(move(links_, traffic, patience).ok());
 }
 
 Outcome Communicator::mismatch(uint32_t peer, const std::optional<CollectiveHeader>& theirs,

@@ -47,6 +47,7 @@ class Communicator {
   Outcome sum_typed(const Sum& sum, Patience& patience);
   Outcome run_sum(CollectiveHeader header, const Sum& sum);
   Outcome agree(const CollectiveHeader& mine, Patience& patience);
+  void linger(const std::vector<HeaderBytes>& headers);
   Outcome mismatch(uint32_t peer, const std::optional<CollectiveHeader>& theirs,
                    const CollectiveHeader& mine) const;
   Outcome send_down(std::span<char> buffer, uint32_t root, Patience& patience);

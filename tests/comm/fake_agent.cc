@@ -56,27 +56,38 @@ ProgressPage FakeAgent::progress(uint32_t rank) const {
   return {read(page.step), read(page.heartbeats), read(page.collectives)};
 }
 
-bool FakeAgent::await_collectives(uint32_t rank, uint64_t count) const {
+namespace {
+
+// Asks again and again until it is so; false if it takes over 30 s.
+bool await(const std::function<bool()>& so) {
   const Time deadline = now() + 30s;
-  while (progress(rank).collectives < count) {
+  while (!so()) {
     if (now() > deadline) return false;
     std::this_thread::sleep_for(1ms);
   }
   return true;
+}
+
+}  // namespace
+
+bool FakeAgent::await_joined(uint32_t rank) const {
+  return await([&] {
+    const std::lock_guard lock(mutex_);
+    return pages_.contains(rank);
+  });
+}
+
+bool FakeAgent::await_collectives(uint32_t rank, uint64_t count) const {
+  return await([&] { return progress(rank).collectives >= count; });
+}
+
+bool FakeAgent::await_finalized(uint32_t rank) const {
+  return await([&] { return finalized(rank); });
 }
 
 bool FakeAgent::finalized(uint32_t rank) const {
   const std::lock_guard lock(mutex_);
   return finalized_.contains(rank);
-}
-
-bool FakeAgent::await_finalized(uint32_t rank) const {
-  const Time deadline = now() + 30s;
-  while (!finalized(rank)) {
-    if (now() > deadline) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
 }
 
 std::vector<WorkerAborted> FakeAgent::aborted() const {

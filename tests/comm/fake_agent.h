@@ -39,6 +39,8 @@ class FakeAgent {
 
   // What a rank has counted; zeros before it has joined.
   ProgressPage progress(uint32_t rank) const;
+  // Waits until a rank has joined; false if it takes over 30 s.
+  bool await_joined(uint32_t rank) const;
   // Waits until a rank has completed that many collectives; false if it takes over 30 s.
   bool await_collectives(uint32_t rank, uint64_t count) const;
   // Waits until a rank has said that it finalized; false if it takes over 30 s.

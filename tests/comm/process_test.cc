@@ -236,7 +236,8 @@ TEST_CASE("a rank that dies during hvd_init ends it on the others") {
                                  {"HVD_BACKEND", "quantum"}});
   check_failed(ranks[2], "HVD_BACKEND is 'quantum'");
   // That one ended before it had joined; now one that had.
-  ranks[0].signal(SIGSTOP);
+  REQUIRE(agent.await_joined(0));
+  REQUIRE(agent.await_joined(1));
   ranks[0].signal(SIGKILL);
   CHECK(ranks[0].wait(kLimit).signal == SIGKILL);
   check_failed(ranks[1], "rank 0 is gone");
@@ -382,7 +383,7 @@ TEST_CASE("a save that is refused or cannot be written is an error, and nothing 
   FakeAgent agent({.size = 2, .checkpoint_dir = folder.path() + "/file"});
   auto ranks = start(agent, 2, "save");
   for (Process& rank : ranks) check_failed(rank, "could not save step 100");
-  FakeAgent none({.size = 2});
+  FakeAgent none({.size = 2, .tells_deaths = false});
   auto others = start(none, 2, "save");
   for (Process& rank : others) check_failed(rank, "HVD_CHECKPOINT_DIR is not set");
 }
