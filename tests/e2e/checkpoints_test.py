@@ -27,7 +27,7 @@ class InterruptedTest(Case):
     def make_interrupted(self):
         InterruptedTest.reference = Trained(self.launch("-np", "4", *training.program()))
         ckpt = self.path("made")
-        run = self.start("-np", "4", "--checkpoint-dir", ckpt, *training.program(step_ms=10))
+        run = self.start("-np", "4", "--checkpoint-dir", ckpt, *training.program(step_ms=10), cwd="/")
         training.wait_for_checkpoints(run, ckpt, 3)
         kill(run.launcher)
         run.wait(10)
@@ -45,7 +45,7 @@ class InterruptedTest(Case):
 
     def assert_resumes_at(self, step, *options):
         run = self.resume(*options)
-        trained = training.assert_same_result(self, run, self.reference, every=3 * training.EVERY)
+        trained = training.assert_same_result(self, run, self.reference, redone_at_most=2 * training.EVERY)
         self.assertEqual(trained.resumed_at, step, str(run))
         return run
 
@@ -115,7 +115,7 @@ class InterruptedTest(Case):
         self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
         os.chmod(path, 0o666)
         run = self.resume()
-        self.assert_code(run, 2)
+        self.assertIn(run.code, (2, 3), str(run))
         self.assertIn("job.toml", run.err)
 
     def test_a_finished_job_ends_at_once(self):

@@ -411,6 +411,9 @@ class Case(unittest.TestCase):
     def job_processes(self):
         return [p for run in self.runs for p in run.command.processes()]
 
+    def clean_up(self):
+        """After a failure: what a test must not leave to the next."""
+
     def assert_code(self, run, code):
         self.assertEqual(run.code, code, str(run))
 
@@ -431,6 +434,7 @@ class Case(unittest.TestCase):
         finally:
             for run in self.runs:
                 run.command.end()
+            self.clean_up()
             shutil.rmtree(self.dir, ignore_errors=True)
 
 
@@ -452,8 +456,8 @@ class LabCase(Case):
         for host in self.lab.hosts:
             if not self.lab.is_on(host):
                 self.lab("boot", host)
-        shutil.rmtree(self.lab.shared, ignore_errors=True)
-        os.makedirs(self.lab.shared)
+        for name in os.listdir(self.lab.shared):  # the folder itself is mounted in the hosts
+            shutil.rmtree(os.path.join(self.lab.shared, name))
 
     def host_file(self, hosts, slots, spares=()):
         """A host file for head; returns its path there."""
@@ -480,6 +484,16 @@ class LabCase(Case):
 
     def job_processes(self):
         return self._pids_on()
+
+    def clean_up(self):
+        for p in self.job_processes():
+            try:
+                kill(p.pid)
+            except ProcessLookupError:
+                pass
+        for host in self.lab.hosts:
+            if self.lab.is_on(host):
+                self.lab.output(host, "sh", "-c", "rm -rf /tmp/* /dev/shm/*")
 
     def leftovers(self):
         left = [repr(p) for p in self.job_processes()]

@@ -115,15 +115,19 @@ class JobTest(LabCase):
         self.assertEqual([p for p in old if is_alive(p)], [], "ranks run twice")
         self.assert_same(run)
 
-    def test_a_stopped_keeper(self):
+    def test_a_stopped_keeper_with_a_killed_agent(self):
         run = self.train()
         self.half_way(run)
+        old = self.workers_on("h2")
         keeper, agent = run.agents("h2")[0]
         kill(keeper.pid, signal.SIGSTOP)
         kill(agent.pid)
-        self.addCleanup(lambda: is_alive(keeper.pid) and kill(keeper.pid))
-        self.assert_same(run)
-        kill(keeper.pid, signal.SIGCONT)
+        try:
+            wait_for(self.later_attempt_runs, 30, lambda: f"the next attempt\n{run}")
+            self.assertEqual([p for p in old if is_alive(p)], [], "ranks run twice")
+            self.assert_same(run)
+        finally:
+            kill(keeper.pid, signal.SIGCONT)
 
     def test_checkpoints_not_visible_where_it_was_typed(self):
         folder = f"{self.lab.state}/nodes/ckpt"

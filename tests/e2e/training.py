@@ -14,7 +14,7 @@ def program(steps=STEPS, every=EVERY, step_ms=0):
     return [TRAIN, "--steps", str(steps), "--checkpoint-every", str(every), "--step-ms", str(step_ms)]
 
 
-def assert_same_result(test, run, reference, disturbed=True, every=EVERY):
+def assert_same_result(test, run, reference, disturbed=True, redone_at_most=EVERY):
     """The launch ended well, with the weights of the undisturbed one, and lost little work."""
     test.assert_code(run, 0)
     trained = Trained(run)
@@ -23,8 +23,8 @@ def assert_same_result(test, run, reference, disturbed=True, every=EVERY):
     test.assertEqual(trained.steps, reference.steps)
     if disturbed:
         test.assertGreater(trained.resumed_at, 0, str(run))
-        test.assertEqual(trained.resumed_at % every, 0)
-        test.assertLessEqual(trained.redone, every, str(run))
+        test.assertEqual(trained.resumed_at % EVERY, 0)
+        test.assertLessEqual(trained.redone, redone_at_most, str(run))
     else:
         test.assertEqual((trained.resumed_at, trained.redone), (0, 0))
     return trained

@@ -70,6 +70,11 @@ class LabTest(unittest.TestCase):
         boots = {self.lab.output(h, "cat", "/proc/sys/kernel/random/boot_id") for h in ("h1", "h2")}
         self.assertEqual(len(boots), 2)
 
+    def test_commands_stand_on_their_host(self):
+        self.lab.output("h1", "touch", "/root/on-h1")
+        process = self.lab.popen("h1", "ls", cwd="/root", stdout=subprocess.PIPE)
+        self.assertIn(b"on-h1", process.communicate(timeout=10)[0])
+
     def test_ssh_reaches_every_host_without_a_question(self):
         for host in ("h1", "h2"):
             text = self.lab.output("head", "ssh", "-o", "BatchMode=yes", host, "hostname")
