@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from harness import HVDLAUNCH, RESULT, TRAIN, committed_steps, descendants, kill
@@ -23,7 +24,7 @@ def fail(text):
 
 
 class Training:
-    """A hvdlaunch whose output goes to our terminal and to a file."""
+    """A hvdlaunch whose output is shown as it comes, and kept."""
 
     def __init__(self, folder, step_ms):
         command = [HVDLAUNCH, "-np", str(RANKS), "--checkpoint-dir", folder, "--", TRAIN, "--steps", str(STEPS),
@@ -31,8 +32,15 @@ class Training:
         show(f"$ {' '.join(command).replace(os.getcwd() + '/', '')}")
         self.deadline = time.monotonic() + LIMIT
         self.folder = folder
-        self.out = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.out)
+        self.lines = []
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.decode(errors="replace"))
+            show("  " + self.lines[-1].rstrip("\n"))
 
     def check_time(self, what):
         if time.monotonic() > self.deadline:
@@ -45,6 +53,7 @@ class Training:
                 fail("the training ended before a checkpoint was seen")
             self.check_time("getting half way")
             time.sleep(0.01)
+        time.sleep(EVERY / 2 * STEP_MS / 1000)  # some way on, so that there is work to lose
         for p in descendants(self.process.pid):
             if p.environment().get("HVD_RANK") == str(rank) and p.name.startswith("train_digits"):
                 kill(p.pid)
@@ -55,10 +64,8 @@ class Training:
         while self.process.poll() is None:
             self.check_time("the training")
             time.sleep(0.01)
-        self.out.seek(0)
-        text = self.out.read().decode(errors="replace")
-        show(text.rstrip("\n"))
-        found = RESULT.findall(text)
+        self.reader.join(10)
+        found = RESULT.findall("".join(self.lines))
         if self.process.returncode != 0 or len(found) != 1:
             fail(f"hvdlaunch ended with {self.process.returncode} and {len(found)} results")
         return found[0]
@@ -75,7 +82,7 @@ def disturbed(folder):
     show(f"2. The same job, slowed to {STEP_MS} ms a step. Half way one rank is killed with signal 9.")
     training = Training(os.path.join(folder, "disturbed"), STEP_MS)
     pid = training.kill_rank_at_half_time(2)
-    show(f"$ kill -9 {pid}     # rank 2, after the checkpoint at step {STEPS // 2}")
+    show(f"$ kill -9 {pid}     # rank 2, some steps after the checkpoint at step {STEPS // 2}")
     return training.result()
 
 
@@ -90,8 +97,8 @@ def judge(first, second):
         fail(f"{redone} steps were redone, more than one checkpoint's worth of {EVERY}")
     show()
     show("What you saw: hvdlaunch noticed the death, stopped the other ranks, and relaunched all four by")
-    show(f"itself from the checkpoint at step {resumed_at}. {redone} steps had to be done again. The job ended with")
-    show(f"the same accuracy ({accuracy}) and, bit for bit, the same weights:")
+    show(f"itself from the checkpoint at step {resumed_at}; steps that had to be done again: {redone}. The job ended")
+    show(f"with the same accuracy ({accuracy}) and, bit for bit, the same weights:")
     show(f"  undisturbed  {sha256}")
     show(f"  killed       {sha256_again}")
 

@@ -127,9 +127,12 @@ class ForeignTest(Case):
         ddp = os.path.join(TREE, "examples", "train_ddp.py")
         run = self.start("-np", "2", "--checkpoint-dir", self.path("ckpt"), PYTHON, ddp, "--steps", "60",
                          "--checkpoint-every", "10", "--step-ms", "30")
-        wait_for(lambda: not run.running or any(
-            name.endswith(".pt") for _, _, names in os.walk(self.path("ckpt")) for name in names),
-            60, lambda: f"a checkpoint of torch\n{run}")
+
+        def saved():
+            found = [n for _, _, names in os.walk(self.path("ckpt")) for n in names if n.endswith(".pt")]
+            return len(found) >= 2 or not run.running  # the first has been told about by then
+
+        wait_for(saved, 60, lambda: f"two checkpoints of torch\n{run}")
         kill(run.workers()[1].pid)
         self.assert_code(run.wait(), 0)
         trained = Trained(run)
