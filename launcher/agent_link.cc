@@ -142,7 +142,8 @@ void AgentLink::end(HostEnd how, const std::string& reason, std::vector<News>& n
 }
 
 std::string AgentLink::diagnosis() const {
-  const std::string line = last_line_of(diagnostics_);
+  std::string line = last_line_of(diagnostics_);
+  if (line.empty() && state_ == State::starting) line = bootstrap_.last_skipped();
   return line.empty() ? "" : ": " + line;
 }
 

@@ -56,7 +56,7 @@ class Launch {
   };
 
   void block_signals();
-  void prepare_folders();
+  Status keep_for_resume();
   void turn();
   std::optional<Time> next_deadline() const;
   void handle(const Ready& ready);
@@ -133,20 +133,21 @@ void Launch::block_signals() {
   HVD_CHECK(signals_.valid());
 }
 
-void Launch::prepare_folders() {
-  Status made = state_.make_job_folder(job_.id);
-  if (made && !job_.checkpoint_dir.empty())
-    made = state_.remember(job_.checkpoint_dir, job_.job_file);
-  if (!made) perform_one(Say{Say::Level::warning, "no history is kept: " + made.error().text});
+Status Launch::keep_for_resume() {
+  state_.remove_old_jobs();
+  return job_.checkpoint_dir.empty() ? Ok{} : state_.remember(job_.checkpoint_dir, job_.job_file);
 }
 
 int Launch::run() {
   block_signals();
-  prepare_folders();
   poller_.watch(signals_.get(), kSignals, {true, false});
   poller_.watch(writer_.fd(), kWriterNews, {true, false});
+  const Status folder = state_.make_job_folder(job_.id);
   last_turn_ = now();
   perform(policy_.start(last_turn_));
+  // The hosts are on their way: time for what can take some.
+  const Status kept = folder ? keep_for_resume() : folder;
+  if (!kept) perform_one(Say{Say::Level::warning, "no history is kept: " + kept.error().text});
   step_queue();
   while (!over_) turn();
   return finish_->code;

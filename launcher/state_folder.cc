@@ -32,18 +32,6 @@ std::string random_hex(size_t digits) {
   return hex;
 }
 
-void remove_old_jobs(const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  std::vector<fs::path> jobs;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    jobs.push_back(entry.path());
-  }
-  if (jobs.size() <= kJobsKept) return;
-  std::sort(jobs.begin(), jobs.end());
-  for (size_t i = 0; i < jobs.size() - kJobsKept; ++i) fs::remove_all(jobs[i], ignored);
-}
-
 }  // namespace
 
 StateFolder::StateFolder() {
@@ -66,10 +54,20 @@ std::string StateFolder::resume_file(const std::string& checkpoint_dir,
 }
 
 Status StateFolder::make_job_folder(const std::string& job) const {
-  if (root_.empty()) return Ok{};
-  Status made = make_folders(root_ + "/jobs/" + job, 0700);
-  if (made) remove_old_jobs(root_ + "/jobs");
-  return made;
+  return root_.empty() ? Ok{} : make_folders(root_ + "/jobs/" + job, 0700);
+}
+
+void StateFolder::remove_old_jobs() const {
+  namespace fs = std::filesystem;
+  if (root_.empty()) return;
+  std::error_code ignored;
+  std::vector<fs::path> jobs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root_ + "/jobs", ignored)) {
+    jobs.push_back(entry.path());
+  }
+  if (jobs.size() <= kJobsKept) return;
+  std::sort(jobs.begin(), jobs.end());
+  for (size_t i = 0; i < jobs.size() - kJobsKept; ++i) fs::remove_all(jobs[i], ignored);
 }
 
 Status StateFolder::remember(const std::string& checkpoint_dir, const std::string& job_text) const {

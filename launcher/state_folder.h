@@ -29,8 +29,9 @@ class StateFolder {
   std::string job_file(const std::string& job, const std::string& name) const;
   std::string resume_file(const std::string& checkpoint_dir, const std::string& name) const;
 
-  // Makes the job's folder and removes those of all but the newest jobs.
   Status make_job_folder(const std::string& job) const;
+  // All but the newest.
+  void remove_old_jobs() const;
   // Keeps job.toml for `resume`; mode 0600.
   Status remember(const std::string& checkpoint_dir, const std::string& job_text) const;
 

@@ -36,6 +36,12 @@ Writer::~Writer() {
 void Writer::push(Item item) {
   {
     const std::lock_guard lock(mutex_);
+    // Many small pieces for one file become one write.
+    if (item.kind == Item::Kind::append && !queue_.empty() &&
+        queue_.back().kind == Item::Kind::append && queue_.back().path == item.path) {
+      queue_.back().bytes += item.bytes;
+      return;
+    }
     queue_.push_back(std::move(item));
   }
   more_.notify_one();
