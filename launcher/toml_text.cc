@@ -16,55 +16,68 @@ namespace {
 // parsed and when it is destroyed; toml++ bounds brackets by itself.
 constexpr size_t kMostDotsInLine = 32;
 
-// Walks over TOML text knowing what is a string, a comment or neither.
-class DotCounter {
+// Walks over TOML text knowing what is a string, a comment or neither, and looks for a line with
+// too many dots.
+class Scanner {
  public:
-  explicit DotCounter(std::string_view text) : text_(text) {}
+  explicit Scanner(std::string_view text) : text_(text) {}
 
-  // The number of the first line with too many dots, if there is one.
-  std::optional<size_t> first_line_above(size_t most) {
-    size_t line = 1, dots = 0;
-    for (size_t i = 0; i < text_.size(); i += width_) {
-      width_ = 1;
+  // "line:column: what is wrong", if something is.
+  std::optional<std::string> find_mistake() {
+    for (size_t i = 0; i < text_.size();) {
       const bool plain = quote_.empty() && !comment_;
-      step(i);
-      if (text_[i] == '\n') {
-        ++line;
-        dots = 0;
-      } else if (plain && text_[i] == '.' && ++dots > most) {
-        return line;
+      if (plain && text_[i] == '.' && ++dots_ > kMostDotsInLine) {
+        return place() + "a key with more than " + std::to_string(kMostDotsInLine) + " dots";
       }
+      for (size_t width = step(i); width > 0 && i < text_.size(); --width) pass(text_[i++]);
     }
     return std::nullopt;
   }
 
  private:
-  void step(size_t i) {
+  std::string place() const { return std::to_string(line_) + ":" + std::to_string(column_) + ": "; }
+
+  void pass(char c) {
+    if (c == '\n') {
+      ++line_;
+      column_ = 1;
+      dots_ = 0;
+    } else if ((static_cast<unsigned char>(c) & 0xc0) != 0x80) {
+      ++column_;
+    }
+  }
+
+  // Takes in what stands at `i` and returns how many bytes that is.
+  size_t step(size_t i) {
     const char c = text_[i];
     // A string of one line that was never closed ends there: the parser will complain.
     if (c == '\n' && quote_.size() != 3) quote_ = {};
     if (c == '\n') comment_ = false;
-    if (comment_) return;
-    if (!quote_.empty()) {
-      if (c == '\\' && quote_[0] == '"') {
-        width_ = 2;
-      } else if (text_.substr(i, quote_.size()) == quote_) {
-        width_ = quote_.size();
-        quote_ = {};
-      }
-    } else if (c == '#') {
-      comment_ = true;
-    } else if (c == '"' || c == '\'') {
-      const bool triple = text_.substr(i, 3) == std::string(3, c);
-      quote_ = text_.substr(i, triple ? 3 : 1);
-      width_ = quote_.size();
+    if (comment_) return 1;
+    if (!quote_.empty()) return step_in_string(i);
+    if (c == '#') comment_ = true;
+    if (c != '"' && c != '\'') return 1;
+    quote_ = text_.substr(i, text_.substr(i, 3) == std::string(3, c) ? 3 : 1);
+    return quote_.size();
+  }
+
+  size_t step_in_string(size_t i) {
+    if (text_[i] == '\\' && quote_[0] == '"') return 2;
+    if (text_.substr(i, quote_.size()) != quote_) return 1;
+    size_t width = quote_.size();
+    // Up to two quotes before the three that close belong to the text.
+    for (; quote_.size() == 3 && width < 5 && i + width < text_.size(); ++width) {
+      if (text_[i + width] != quote_[0]) break;
     }
+    quote_ = {};
+    return width;
   }
 
   std::string_view text_;
   std::string_view quote_;  // what closes the string we are in
   bool comment_ = false;
-  size_t width_ = 1;
+  size_t line_ = 1, column_ = 1;
+  size_t dots_ = 0;  // in this line
 };
 
 // Not one of toml++'s own errors.
@@ -111,10 +124,7 @@ std::string place_of(const toml::source_region& source, const std::string& path)
 }
 
 Result<toml::table> parse_toml(std::string_view text, const std::string& path) {
-  if (const auto line = DotCounter(text).first_line_above(kMostDotsInLine)) {
-    return Error{path + ":" + std::to_string(*line) + ":1: a key with more than " +
-                 std::to_string(kMostDotsInLine) + " dots"};
-  }
+  if (const auto mistake = Scanner(text).find_mistake()) return Error{path + ":" + *mistake};
   try {
     return toml::parse(text, path);
   } catch (const toml::parse_error& error) {
