@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -76,6 +77,9 @@ class TestWorker {
     }
     say(line);
   }
+
+  // Sends and does not wait for the result.
+  void blob(size_t bytes) { send(ExchangeBlob{0, 0, 1, std::string(bytes, 'b')}); }
 
   void await_failure() {
     const auto failed = receive<PeerFailed>();
@@ -154,6 +158,10 @@ class TestWorker {
 
 int main(int argc, char** argv) {
   TestWorker worker;
+  sigset_t usr1;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &usr1, nullptr);
   const auto next = [&](int& i) { return std::string(++i < argc ? argv[i] : ""); };
   const auto next_number = [&](int& i) { return std::strtoull(next(i).c_str(), nullptr, 10); };
   for (int i = 1; i < argc; ++i) {
@@ -166,6 +174,8 @@ int main(int argc, char** argv) {
       const auto round = static_cast<uint32_t>(next_number(i));
       worker.exchange(round, next(i) + variable("HVD_RANK"));
     }
+    if (verb == "blob") worker.blob(next_number(i));
+    if (verb == "await-usr1") sigwaitinfo(&usr1, nullptr);
     if (verb == "saved") {
       worker.send(ShardSaved{55, next_number(i), Shard{44, 10, "d", "s", false}, "note", ""});
     }

@@ -1,9 +1,7 @@
 // Wire 2 and the notification sockets, with a worker that does as told.
 #include <doctest/doctest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
-#include <cstring>
+#include <csignal>
 
 #include "tests/agent/agent_process.h"
 
@@ -89,17 +87,23 @@ TEST_CASE("what a worker says of itself is stamped with its own rank and attempt
   CHECK(aborted.reason == "why");
 }
 
-TEST_CASE("words spoken just before an end are told before the end") {
+TEST_CASE("words spoken just before an end are told before the end, more than one read of them") {
   AgentProcess agent;
   agent.greet();
-  for (uint32_t number = 1; number <= 20; ++number) {
-    agent.send(worker(agent, {"join", "saved", "5", "finalize", "exit", "0"}, 1, number));
-    CHECK_FALSE(agent.expect<WorkerEnded>().left_early);
-    CHECK(agent.count<ShardSaved>() == 1);
-    agent.expect<ShardSaved>();
-    agent.send(StopAttempt{number, 0, false, 0, ""});
-    agent.expect<AttemptStopped>();
-  }
+  agent.send(worker(agent, {"join", "say", "ready", "await-usr1", "blob", "150000", "saved", "5",
+                            "finalize", "exit", "0"}));
+  std::string out;
+  line_of(agent, 0, out);
+  REQUIRE(line_of(agent, 0, out) == "ready");
+  // The agent finds all of it at once: what is unread, and the end.
+  const pid_t stopped = agent.agent();
+  kill(stopped, SIGSTOP);
+  kill(agent.expect<WorkerStarted>().pid, SIGUSR1);
+  REQUIRE(tree_is_dead(agent.job()));
+  kill(stopped, SIGCONT);
+  CHECK_FALSE(agent.expect<WorkerEnded>().left_early);
+  CHECK(agent.count<ShardSaved>() == 1);
+  CHECK(agent.expect<ExchangeBlob>().blob.size() == 150000);
 }
 
 TEST_CASE("joined workers hear of a failed peer at once, and so do those who join later") {
