@@ -104,14 +104,14 @@ Status read_gpus(const TomlEntry& entry, HostDraft& draft) {
 }
 
 // Adds to what is there; a variable that is there already takes the new value.
-void merge(Variables& variables, Variables added) {
-  for (auto& [name, value] : added) {
+void merge(Variables& variables, const Variables& added) {
+  for (const auto& [name, value] : added) {
     const auto same = [&name = name](const auto& variable) { return variable.first == name; };
     const auto place = std::find_if(variables.begin(), variables.end(), same);
     if (place != variables.end()) {
-      place->second = std::move(value);
+      place->second = value;
     } else {
-      variables.emplace_back(name, std::move(value));
+      variables.emplace_back(name, value);
     }
   }
 }
@@ -119,7 +119,7 @@ void merge(Variables& variables, Variables added) {
 Status read_table(const TomlEntry& entry, Variables& to) {
   auto variables = read_variables(entry);
   if (!variables) return variables.error();
-  merge(to, std::move(*variables));
+  merge(to, *variables);
   return Ok{};
 }
 
