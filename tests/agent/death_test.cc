@@ -1,5 +1,6 @@
 // Whatever ends first, nothing of the job is left: no process however it hides, no folder, no lock.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -139,6 +140,10 @@ TEST_CASE("a runtime folder that is of no use is passed over") {
   for (const std::string& runtime :
        {std::string("/no/such/folder"), std::string("relative"), "/tmp/" + std::string(200, 'x')}) {
     AgentProcess agent({.environment = {"PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + runtime}});
-    CHECK(start_hiding_tree(agent).rfind("/tmp/hvd-", 0) == 0);
+    const std::string folder = start_hiding_tree(agent);
+    CHECK(folder.rfind(runtime, 0) != 0);
+    struct stat st;
+    REQUIRE(stat(folder.c_str(), &st) == 0);
+    CHECK((st.st_mode & 0777) == 0700);
   }
 }
