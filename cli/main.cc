@@ -78,7 +78,6 @@ int run_command(const std::vector<std::string>& words) {
   if (!command) return fail(command.error().text, kUsage);
   if (auto* c = std::get_if<RunCommand>(&*command)) return run(std::move(*c));
   if (auto* c = std::get_if<ResumeCommand>(&*command)) return resume(*c, around);
-  if (auto* c = std::get_if<AgentCommand>(&*command)) return agent_main(c->arguments);
   std::fputs(std::get<PrintCommand>(*command).text.c_str(), stdout);
   return 0;
 }
@@ -88,5 +87,11 @@ int run_command(const std::vector<std::string>& words) {
 }  // namespace hvd
 
 int main(int argc, char** argv) {
-  return hvd::run_command(std::vector<std::string>(argv + 1, argv + argc));
+  std::vector<std::string> words(argv + 1, argv + argc);
+  // The per-host process has no use for what a command line depends on.
+  if (!words.empty() && words[0] == "agent") {
+    words.erase(words.begin());
+    return hvd::agent_main(words);
+  }
+  return hvd::run_command(words);
 }

@@ -250,7 +250,7 @@ Result<Command> parse_resume(const Line& line, const std::vector<Setting>& given
 std::string take_command_word(std::vector<std::string>& words) {
   if (words.empty()) return "run";
   const std::string& first = words.front();
-  const bool known = first == "run" || first == "resume" || first == "agent";
+  const bool known = first == "run" || first == "resume";
   const bool alone = words.size() == 1 && (first == "help" || first == "version");
   if (!known && !alone) return "run";
   const std::string word = first;
@@ -286,7 +286,6 @@ Result<Command> parse_command(const std::vector<std::string>& all_words,
                               const Surroundings& surroundings) {
   std::vector<std::string> words = all_words;
   const std::string word = take_command_word(words);
-  if (word == "agent") return Command(AgentCommand{std::move(words)});
   if (word == "help") return Command(PrintCommand{usage_text()});
   if (word == "version") return Command(PrintCommand{"hvdlaunch " HVD_VERSION "\n"});
   if (!all_words.empty() &&

@@ -41,17 +41,12 @@ struct ResumeCommand {
   std::vector<std::string> notices;
 };
 
-// Hidden: the per-host process. Its arguments are its own.
-struct AgentCommand {
-  std::vector<std::string> arguments;
-};
-
 // --help and --version: print this to stdout.
 struct PrintCommand {
   std::string text;
 };
 
-using Command = std::variant<RunCommand, ResumeCommand, AgentCommand, PrintCommand>;
+using Command = std::variant<RunCommand, ResumeCommand, PrintCommand>;
 
 // `words` are those of argv after the program's name. An error is for stderr, with exit code 2.
 Result<Command> parse_command(const std::vector<std::string>& words,

@@ -1,7 +1,5 @@
 #include "launcher/hosts.h"
 
-#include <dirent.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/machine.h"
 #include "launcher/host_spec.h"
 
 namespace hvd {
@@ -34,30 +33,6 @@ std::vector<std::string_view> split_list(std::string_view list) {
 
 bool ends_in(const std::string& word, std::string_view end) {
   return word.ends_with(end);
-}
-
-uint32_t count_gpus() {
-  DIR* folder = opendir("/dev");
-  if (folder == nullptr) return 0;
-  uint32_t count = 0;
-  while (const dirent* entry = readdir(folder)) {
-    const std::string_view name = entry->d_name;
-    constexpr std::string_view kPrefix = "nvidia";
-    if (!name.starts_with(kPrefix) || name.size() == kPrefix.size()) continue;
-    const std::string_view number = name.substr(kPrefix.size());
-    if (number.find_first_not_of("0123456789") == std::string_view::npos) ++count;
-  }
-  closedir(folder);
-  return count;
-}
-
-uint32_t count_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
-    return static_cast<uint32_t>(CPU_COUNT(&set));
-  }
-  return static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 bool is_this_machine(const std::string& name, const Machine& machine) {

@@ -28,6 +28,7 @@ namespace {
 
 // After Goodbye, agents with nothing left to stop end at once.
 constexpr Duration kGoodbyeLimit = 5s;
+constexpr Duration kShortJob = 1s;
 
 // Names of what the poller watches; hosts count from kFirstHost.
 constexpr uint64_t kSignals = 0;
@@ -56,7 +57,8 @@ class Launch {
   };
 
   void block_signals();
-  Status keep_for_resume();
+  void open_history();
+  void warn(const Status& kept);
   void turn();
   std::optional<Time> next_deadline() const;
   void handle(const Ready& ready);
@@ -108,6 +110,8 @@ class Launch {
   std::map<StreamKey, OpenStream> streams_;
   std::optional<AgentBinary> binary_;
   Progress progress_;
+  std::string history_;  // lines that wait for the file
+  bool history_open_ = false;
   Time last_turn_{};
   bool stdout_broken_ = false;
 
@@ -133,21 +137,26 @@ void Launch::block_signals() {
   HVD_CHECK(signals_.valid());
 }
 
-Status Launch::keep_for_resume() {
+// The history of a job that was over at once and well would be of no use to anybody.
+void Launch::open_history() {
+  history_open_ = true;
+  warn(state_.make_job_folder(job_.id));
   state_.remove_old_jobs();
-  return job_.checkpoint_dir.empty() ? Ok{} : state_.remember(job_.checkpoint_dir, job_.job_file);
+  log("");
+}
+
+void Launch::warn(const Status& kept) {
+  if (!kept) perform_one(Say{Say::Level::warning, "no history is kept: " + kept.error().text});
 }
 
 int Launch::run() {
   block_signals();
   poller_.watch(signals_.get(), kSignals, {true, false});
   poller_.watch(writer_.fd(), kWriterNews, {true, false});
-  const Status folder = state_.make_job_folder(job_.id);
   last_turn_ = now();
   perform(policy_.start(last_turn_));
   // The hosts are on their way: time for what can take some.
-  const Status kept = folder ? keep_for_resume() : folder;
-  if (!kept) perform_one(Say{Say::Level::warning, "no history is kept: " + kept.error().text});
+  if (!job_.checkpoint_dir.empty()) warn(state_.remember(job_.checkpoint_dir, job_.job_file));
   step_queue();
   while (!over_) turn();
   return finish_->code;
@@ -167,6 +176,8 @@ void Launch::turn() {
   judge_links(at);
   if (policy_.next_deadline() && *policy_.next_deadline() <= at) queue_.push_back(Tick{});
   step_queue();
+  const bool failed = finish_ && finish_->code != 0;
+  if (!history_open_ && (failed || at - started_ > kShortJob)) open_history();
   if (finish_) wind_up(at);
 }
 
@@ -437,7 +448,9 @@ void Launch::wind_up(Time now) {
 
 void Launch::report() {
   const Finish& f = *finish_;
-  writer_.append(state_.job_file(job_.id, "report.json"), report_json(job_, f, now() - started_));
+  if (history_open_) {
+    writer_.append(state_.job_file(job_.id, "report.json"), report_json(job_, f, now() - started_));
+  }
   if (f.code == 0) {
     if (f.attempts > 1 && settings_.verbosity >= 0) {
       tell("finished after " + std::to_string(f.attempts) + " attempts");
@@ -466,9 +479,10 @@ void Launch::tell(const std::string& text) {
 }
 
 void Launch::log(const std::string& line) {
-  if (line.empty()) return;
+  history_ += line;
   const std::string path = state_.job_file(job_.id, "events.jsonl");
-  if (!path.empty()) writer_.append(path, line);
+  if (!history_open_ || history_.empty() || path.empty()) return;
+  writer_.append(path, std::exchange(history_, {}));
 }
 
 void Launch::note_progress() {

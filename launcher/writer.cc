@@ -16,6 +16,9 @@ constexpr size_t kOpenFiles = 512;
 
 Writer::Writer() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   HVD_CHECK(event_.valid());
+}
+
+void Writer::start_thread() {
   // Signals are the loop's.
   sigset_t all, before;
   sigfillset(&all);
@@ -30,10 +33,12 @@ Writer::~Writer() {
     closing_ = true;
   }
   more_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Writer::push(Item item) {
+  // A job that says nothing needs no thread.
+  if (!thread_.joinable()) start_thread();
   {
     const std::lock_guard lock(mutex_);
     // Many small pieces for one file become one write.

@@ -55,6 +55,7 @@ class Writer {
     Written credit;
   };
 
+  void start_thread();
   void push(Item item);
   void run();
   void write(Item& item);

@@ -22,7 +22,6 @@ TaskThread::TaskThread(Poller& poller)
     : shared_(std::make_shared<Shared>()),
       event_(poller, Fd(dup(shared_->event.get())), poll_name(Source::tasks)) {
   HVD_CHECK(shared_->event.valid() && event_.valid());
-  std::thread([shared = shared_] { run(shared); }).detach();
 }
 
 void TaskThread::run(const std::shared_ptr<Shared>& shared) {
@@ -45,6 +44,9 @@ bool TaskThread::submit(Task task) {
   const std::lock_guard lock(shared_->mutex);
   if (shared_->tasks.size() >= kMostWaiting) return false;
   shared_->tasks.push_back(std::move(task));
+  // Most jobs have no checkpoints and need no thread.
+  if (!started_) std::thread([shared = shared_] { run(shared); }).detach();
+  started_ = true;
   shared_->given.notify_one();
   return true;
 }

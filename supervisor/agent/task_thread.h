@@ -30,6 +30,7 @@ class TaskThread {
 
   // Outlives this object when the thread hangs on a dead disk: nobody waits for it at the end.
   std::shared_ptr<Shared> shared_;
+  bool started_ = false;
   WatchedFd event_;
 };
 
