@@ -328,7 +328,7 @@ struct WorkerEnded {
   }
 };
 
-// No process of the attempt is left on this host, and all of its output was sent.
+// No process of the attempt is left on this host. Output that no credit was left for follows.
 struct AttemptStopped {
   uint32_t attempt = 0;
   uint32_t reserved_port = 0;
