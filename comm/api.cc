@@ -22,8 +22,9 @@ namespace {
 // A C interface without a handle needs one place per process. It is never destroyed, so that calls
 // from exit handlers find it.
 struct Process {
-  std::mutex mutex;  // guards session and started
+  std::mutex mutex;  // guards session, ended and started
   std::unique_ptr<Session> session;
+  std::unique_ptr<Session> ended;  // after hvd_finalize: still connected to the agent
   bool started = false;
   std::atomic<pid_t> pid{0};  // who called hvd_init, 0 before
   std::atomic<ProgressPage*> page{nullptr};
@@ -290,8 +291,7 @@ hvd_result hvd_init(void) {
 hvd_result hvd_finalize(void) {
   return with_session([](Session& session) {
     const Outcome outcome = session.finalize();
-    // The links end here; the session's other parts stay until the process does.
-    static_cast<void>(process().session.release());
+    process().ended = std::move(process().session);
     return outcome;
   });
 }

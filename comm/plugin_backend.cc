@@ -32,8 +32,8 @@ Outcome compare(Communicator& communicator, uint32_t rank, uint32_t size, bool f
 
 }  // namespace
 
-std::string PluginBackend::load(const std::string& name) {
-  const std::string path = own_folder() + "libhvdcomm_" + name + ".so";
+std::string PluginBackend::load() {
+  const std::string path = own_folder() + "libhvdcomm_" + name_ + ".so";
   // Never unloaded: the vendor's libraries keep threads of their own.
   void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (object == nullptr) return std::string("the backend cannot be loaded: ") + dlerror();
@@ -48,8 +48,8 @@ std::string PluginBackend::load(const std::string& name) {
 Outcome PluginBackend::open(const std::string& name, hvd_plugin_member member,
                             Communicator& communicator, std::function<Outcome()> check,
                             std::unique_ptr<Backend>& backend) {
-  std::unique_ptr<PluginBackend> made(new PluginBackend(communicator, std::move(check)));
-  std::string trouble = made->load(name);
+  std::unique_ptr<PluginBackend> made(new PluginBackend(name, communicator, std::move(check)));
+  std::string trouble = made->load();
   char text[HVD_PLUGIN_TEXT] = "";
   if (trouble.empty() && member.rank == 0 && made->plugin_->make_id(member.id, text) != 0) {
     trouble = text;
@@ -82,7 +82,8 @@ int PluginBackend::stopped(void* context) {
 }
 
 Outcome PluginBackend::failure(const std::string& text) {
-  return communicator_.fail(told_ ? Outcome(HVD_UNSUPPORTED, text) : told_);
+  const Outcome own(HVD_UNSUPPORTED, "the backend " + name_ + " failed: " + text);
+  return communicator_.fail(told_ ? own : told_);
 }
 
 Outcome PluginBackend::allreduce(const void* in, void* out, uint64_t count, hvd_dtype dtype) {

@@ -23,12 +23,13 @@ class PluginBackend : public Backend {
   Outcome allreduce(const void* in, void* out, uint64_t count, hvd_dtype dtype) override;
 
  private:
-  PluginBackend(Communicator& communicator, std::function<Outcome()> check)
-      : communicator_(communicator), check_(std::move(check)) {}
+  PluginBackend(std::string name, Communicator& communicator, std::function<Outcome()> check)
+      : name_(std::move(name)), communicator_(communicator), check_(std::move(check)) {}
   static int stopped(void* context);
-  std::string load(const std::string& name);
+  std::string load();
   Outcome failure(const std::string& text);
 
+  std::string name_;
   Communicator& communicator_;
   std::function<Outcome()> check_;
   Outcome told_;  // what check_ said when it ended a wait

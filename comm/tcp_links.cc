@@ -21,7 +21,7 @@ constexpr Duration kAgentsWord = 100ms;
 TcpLinks::TcpLinks(uint32_t rank, std::vector<Fd> sockets, AgentWire& agent)
     : Links(rank, static_cast<uint32_t>(sockets.size())),
       sockets_(std::move(sockets)),
-      finished_(sockets_.size(), false),
+      left_(sockets_.size(), false),
       agent_(agent) {}
 
 Outcome TcpLinks::send(uint32_t peer, std::span<const char> bytes, size_t& moved) {
@@ -58,7 +58,7 @@ Outcome TcpLinks::wait(const std::vector<Want>& wants, std::optional<Time> deadl
   // before the failures that follow from it.
   polled_.clear();
   for (uint32_t peer = 0; peer < size(); ++peer) {
-    const bool watched = peer != rank() && !finished_[peer];
+    const bool watched = peer != rank() && !left_[peer];
     polled_.push_back({watched ? sockets_[peer].get() : -1, POLLRDHUP, 0});
   }
   polled_.push_back({agent_.fd(), POLLIN, 0});
@@ -84,10 +84,15 @@ Outcome TcpLinks::wait(const std::vector<Want>& wants, std::optional<Time> deadl
   return {};
 }
 
-// A link nobody reads at the moment has ended: was that to be expected?
+// A link nobody reads at the moment has ended. What it holds is read when it is wanted: the rest of
+// this collective, a farewell, or the last words of a rank that was killed, and which of them it is
+// shows then. Empty, it can only be a rank that is gone.
 Outcome TcpLinks::look_at_closed(uint32_t peer) {
-  if (!said_farewell(sockets_[peer].get())) return lost(peer, "it closed the connection");
-  finished_[peer] = true;
+  char byte = 0;
+  if (recv(sockets_[peer].get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+    return lost(peer, "it closed the connection");
+  }
+  left_[peer] = true;
   return {};
 }
 
@@ -112,7 +117,7 @@ Outcome TcpLinks::lost(uint32_t peer, const std::string& why) {
   if (told.code() == HVD_PEER_FAILED) return told;
   std::vector<uint32_t> gone;
   for (uint32_t other = 0; other < size(); ++other) {
-    if (other == rank() || finished_[other]) continue;
+    if (other == rank()) continue;
     if (other == peer || ended(sockets_[other].get())) gone.push_back(other);
   }
   return {HVD_PEER_FAILED,

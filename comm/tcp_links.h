@@ -31,7 +31,7 @@ class TcpLinks : public Links {
   bool said_farewell(int fd) const;
 
   std::vector<Fd> sockets_;
-  std::vector<bool> finished_;  // said farewell and closed: nothing more to hear
+  std::vector<bool> left_;  // closed, with something still to be read
   AgentWire& agent_;
   std::vector<pollfd> polled_;
 };

@@ -46,7 +46,8 @@ std::vector<T> expected_sum(uint64_t total, uint64_t count) {
 
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 std::string all_texts(const std::vector<Outcome>& outcomes) {

@@ -191,6 +191,13 @@ TEST_CASE("the agent's end is an error at once") {
   ranks[1].wait(kLimit);
 }
 
+TEST_CASE("a backend that cannot work here is an error that names it, on every rank") {
+  FakeAgent agent({.size = 2, .tells_deaths = false});
+  auto ranks =
+      start(agent, 2, "collectives", {{"HVD_BACKEND", "nccl"}, {"CUDA_VISIBLE_DEVICES", ""}});
+  for (Process& rank : ranks) check_failed(rank, "the backend nccl ", 60s);
+}
+
 TEST_CASE("different collectives are an error on every rank that names both") {
   FakeAgent agent({.size = 3});
   auto ranks = start(agent, 3, "mismatch");
