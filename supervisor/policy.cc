@@ -55,6 +55,12 @@ bool same_ending(const Cause& a, const Cause& b) {
          last_line(a.last_lines) == last_line(b.last_lines);
 }
 
+std::string joined(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words) all += (all.empty() ? "" : ",") + word;
+  return all;
+}
+
 const char* reason_word(const Cause& cause) {
   switch (cause.kind) {
     case Cause::Kind::none:
@@ -336,7 +342,8 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.argv = job_.argv;
   m.workdir = host.workdir.empty() ? job_.workdir : host.workdir;
   m.forwarded = job_.forwarded;
-  m.set = host.env;
+  if (!host.gpus.empty()) m.set.emplace_back("CUDA_VISIBLE_DEVICES", joined(host.gpus));
+  m.set.insert(m.set.end(), host.env.begin(), host.env.end());
   m.set.insert(m.set.end(), job_.set.begin(), job_.set.end());
   m.data_address = data_address(places.host);
   m.master_address = data_address(placement_.front().host);

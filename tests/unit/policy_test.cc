@@ -190,6 +190,19 @@ TEST_CASE("a job without faults starts each host once and ends with 0") {
   CHECK(scene.count<Finish>() == 1);
 }
 
+TEST_CASE("a host's devices and variables go to its ranks, then the job's") {
+  Scene scene(1);
+  scene.job.hosts[0].gpus = {"0", "GPU-8f2c"};
+  scene.job.hosts[0].env = {{"A", "host"}};
+  scene.job.set = {{"A", "job"}};
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 1);
+  CHECK(scene.starts[0].set ==
+        Variables{{"CUDA_VISIBLE_DEVICES", "0,GPU-8f2c"}, {"A", "host"}, {"A", "job"}});
+}
+
 TEST_CASE("ranks start only when every host that holds ranks is up") {
   Scene scene(3);
   scene.start();
