@@ -42,13 +42,9 @@ typedef enum hvd_result {
   HVD_SYSTEM_ERROR = 12 /* a system call failed; the text says which */
 } hvd_result;
 
-typedef enum hvd_dtype {
-  HVD_FLOAT32 = 0,
-  HVD_FLOAT64 = 1,
-  HVD_INT32 = 2,
-  HVD_INT64 = 3,
-  HVD_UINT8 = 4
-} hvd_dtype;
+/* Element types. A plain integer, so that a wrong one can be refused. */
+typedef int32_t hvd_dtype;
+enum { HVD_FLOAT32 = 0, HVD_FLOAT64 = 1, HVD_INT32 = 2, HVD_INT64 = 3, HVD_UINT8 = 4 };
 
 /* What a result means in general; never NULL. */
 HVD_API const char* hvd_error_string(hvd_result result);
