@@ -24,7 +24,9 @@ AgentLink::AgentLink(std::string label, const std::string& build, std::unique_pt
       silence_(static_cast<int64_t>(hello_.silence_ns)),
       start_deadline_(start_deadline),
       bootstrap_(label_, build),
-      binary_(std::move(binary)) {}
+      binary_(std::move(binary)) {
+  if (!binary_) channel_->send(to_frame(ToAgent(hello_)));
+}
 
 void AgentLink::advance(Time now, std::vector<News>& news) {
   if (state_ == State::down) return;
@@ -63,7 +65,7 @@ void AgentLink::read(Time now, std::vector<News>& news) {
 
 void AgentLink::greet(std::string_view bytes, std::vector<News>& news) {
   bootstrap_.feed(bytes);
-  if (bootstrap_.state() == Bootstrap::State::need_binary) {
+  if (binary_ && bootstrap_.state() == Bootstrap::State::need_binary) {
     const Result<const AgentBinary*> binary = binary_();
     if (!binary) return end(HostEnd::refused, label_ + ": " + binary.error().text, news);
     channel_->send(bootstrap_.push(**binary));
@@ -73,7 +75,7 @@ void AgentLink::greet(std::string_view bytes, std::vector<News>& news) {
   }
   if (bootstrap_.state() != Bootstrap::State::ready) return;
   state_ = State::greeted;
-  channel_->send(to_frame(ToAgent(hello_)));
+  if (binary_) channel_->send(to_frame(ToAgent(hello_)));
   reader_.feed(bootstrap_.take_rest());
   take_frames(news);
 }

@@ -22,7 +22,8 @@
 
 namespace hvd {
 
-// Gives the binary to push, read at most once a job.
+// Gives the binary to push, read at most once a job. None for an agent that is this very program:
+// it is spoken to at once, without waiting for its greeting.
 using BinarySource = std::function<Result<const AgentBinary*>()>;
 
 class AgentLink {

@@ -310,9 +310,10 @@ void Launch::perform_one(const Connect& action) {
   hello.host_name = job_.hosts[host].name;
   hello.silence_ns = static_cast<uint64_t>(job_.silence.count());
   hello.failure_grace_ns = static_cast<uint64_t>(job_.failure_grace.count());
-  links_[host] =
-      std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel), hello,
-                                  now() + job_.start_timeout, [this] { return binary(); });
+  BinarySource source;
+  if (!job_.hosts[host].local) source = [this] { return binary(); };
+  links_[host] = std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel),
+                                             hello, now() + job_.start_timeout, source);
   watch_link(host);
 }
 

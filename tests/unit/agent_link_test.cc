@@ -86,6 +86,20 @@ TEST_CASE("text of the login is skipped, the hello is sent, the agent is up") {
   CHECK(std::holds_alternative<LauncherHello>(*last_sent(s.far)));
 }
 
+TEST_CASE("an agent that is this very program is spoken to before it greets") {
+  Far far;
+  std::vector<AgentLink::News> news;
+  AgentLink link("here", "b17d", std::make_unique<MemoryChannel>(far), LauncherHello(), Time{60s},
+                 nullptr);
+  REQUIRE(last_sent(far));
+  CHECK(std::holds_alternative<LauncherHello>(*last_sent(far)));
+  const size_t sent = far.from_launcher.size();
+  far.to_launcher = std::string(kAgentGreeting) + "b17d\n" + to_frame(FromAgent(AgentHello()));
+  link.advance(Time{1s}, news);
+  CHECK(link.up());
+  CHECK(far.from_launcher.size() == sent);
+}
+
 TEST_CASE("a beat is answered at once with its own time") {
   Scene s;
   s.come_up();
