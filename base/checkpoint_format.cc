@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "base/checkpoint_parts.h"
+#include "base/checkpoint_format_parts.h"
 
 namespace hvd {
 

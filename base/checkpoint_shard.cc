@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/checkpoint_format.h"
-#include "base/checkpoint_parts.h"
+#include "base/checkpoint_format_parts.h"
 #include "base/fd.h"
 
 namespace hvd {
