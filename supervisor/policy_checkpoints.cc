@@ -214,10 +214,7 @@ void Policy::commit(uint64_t step, Save& save) {
   manifest.size = job_.size;
   manifest.note = save.note;
   manifest.shards = save.shards;
-  const std::string& state = save.shards.front().state_digest;
-  manifest.replicated =
-      !state.empty() && std::all_of(save.shards.begin(), save.shards.end(),
-                                    [&](const Shard& s) { return s.state_digest == state; });
+  manifest.replicated = serves_any_rank(save.shards);
   const std::string text = manifest_text(manifest);
   for (const HostPlaces& places : placement_) {
     ++save.commits_open;

@@ -642,6 +642,23 @@ TEST_CASE("a save that one rank could not write is refused to all and not commit
   CHECK(result->error.find("rank 0 on h1: No space left") != std::string::npos);
 }
 
+TEST_CASE("a checkpoint serves any number of ranks only if no rank has arrays of its own") {
+  Scene scene = running(1);
+  scene.save(5);
+  CHECK(parse_manifest(scene.committed[5])->replicated);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ShardSaved m;
+    m.attempt = 1;
+    m.step = 6;
+    m.shard = Shard{rank, 100, std::string(32, 'a'), std::string(32, 'b')};
+    m.shard.own_arrays = rank == 1;
+    scene.say(0, m);
+  }
+  scene.answer();
+  REQUIRE(scene.committed.count(6) == 1);
+  CHECK_FALSE(parse_manifest(scene.committed[6])->replicated);
+}
+
 TEST_CASE("old checkpoints are pruned, the newest stay") {
   Scene scene = running(1);
   for (uint64_t step = 10; step <= 60; step += 10) scene.save(step);
