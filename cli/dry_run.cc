@@ -1,6 +1,7 @@
 // The plan as people read it.
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdio>
 
 #include "cli/options.h"
 #include "launcher/host_spec.h"
@@ -19,10 +20,8 @@ std::string shell_word(const std::string& word) {
   });
   std::string out = control ? "$'" : "'";
   for (const char c : word) {
-    char escape[8];
     if (control && (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)) {
-      std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned char>(c));
-      out += escape;
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     } else if (c == '\'') {
       out += control ? "\\'" : "'\\''";
     } else if (control && c == '\\') {
@@ -34,10 +33,6 @@ std::string shell_word(const std::string& word) {
   return out + "'";
 }
 
-std::string padded(const std::string& text, size_t width) {
-  return text + std::string(text.size() < width ? width - text.size() : 0, ' ');
-}
-
 }  // namespace
 
 std::string dry_run_text(const RunCommand& command) {
@@ -47,16 +42,19 @@ std::string dry_run_text(const RunCommand& command) {
   }
   size_t width = std::string("host").size();
   for (const Host& host : command.job.hosts) width = std::max(width, host.name.size());
-  std::string text = "rank  " + padded("host", width) + "  local rank  command\n";
+  const auto line = [width](auto rank, const std::string& host, auto local_rank,
+                            const std::string& what) {
+    return fmt::format("{:<4}  {:<{}}  {:<10}  {}\n", rank, host, width, local_rank, what);
+  };
+  std::string text = line("rank", "host", "local rank", "command");
   for (const HostPlaces& places : command.placement) {
     const Host& host = command.job.hosts[places.host];
     for (const Place& place : places.places) {
-      text += padded(std::to_string(place.rank), 4) + "  " + padded(host.name, width) + "  " +
-              padded(std::to_string(place.local_rank), 10) + "  " + program + "\n";
+      text += line(place.rank, host.name, place.local_rank, program);
     }
   }
   for (const Host& host : command.job.hosts) {
-    if (host.spare) text += "-     " + padded(host.name, width) + "  -           (spare)\n";
+    if (host.spare) text += line("-", host.name, "-", "(spare)");
   }
   return text;
 }

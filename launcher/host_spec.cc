@@ -1,9 +1,9 @@
 #include "launcher/host_spec.h"
 
 #include <arpa/inet.h>
+#include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 namespace hvd {
@@ -129,9 +129,7 @@ std::string in_quotes(std::string_view text) {
     if (byte >= 0x20 && byte < 0x7f) {
       out += c;
     } else {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\x%02x", byte);
-      out += escape;
+      out += fmt::format("\\x{:02x}", byte);
     }
   }
   return out + (cut ? "...'" : "'");

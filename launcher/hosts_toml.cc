@@ -1,5 +1,6 @@
 // Host files in TOML.
-#include <cstdio>
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "launcher/host_spec.h"
@@ -24,9 +25,7 @@ Result<std::string> word_of(const toml::node& node, Setting::Type& type) {
   }
   if (const auto* real = node.as_floating_point()) {
     type = Setting::Type::real;
-    char text[64];
-    std::snprintf(text, sizeof text, "%.9f", real->get());
-    return std::string(text);
+    return fmt::format("{:.9f}", real->get());
   }
   if (const auto* flag = node.as_boolean()) {
     type = Setting::Type::flag;

@@ -1,8 +1,9 @@
 #include "launcher/job_file.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,12 +25,10 @@ constexpr int64_t kMostRanks = 1'000'000;
 
 // A string as TOML has it; bytes that are not UTF-8 go as { hex = ".." }.
 std::string toml_string(std::string_view text) {
-  char escape[16];
   std::string out;
   if (!is_utf8(text)) {
     for (const char c : text) {
-      std::snprintf(escape, sizeof escape, "%02x", static_cast<unsigned char>(c));
-      out += escape;
+      out += fmt::format("{:02x}", static_cast<unsigned char>(c));
     }
     return "{ hex = \"" + out + "\" }";
   }
@@ -40,8 +39,7 @@ std::string toml_string(std::string_view text) {
     } else if (c == '\n') {
       out += "\\n";
     } else if (byte < 0x20 || byte == 0x7f) {
-      std::snprintf(escape, sizeof escape, "\\u%04X", byte);
-      out += escape;
+      out += fmt::format("\\u{:04X}", byte);
     } else {
       out += c;
     }
@@ -74,10 +72,8 @@ std::string toml_table(const Variables& variables) {
 }
 
 std::string toml_duration(Duration duration) {
-  const auto ns = static_cast<long long>(duration.count());
-  char text[48];
-  std::snprintf(text, sizeof text, "\"%lld.%09llds\"", ns / 1'000'000'000, ns % 1'000'000'000);
-  return text;
+  const auto ns = duration.count();
+  return fmt::format("\"{}.{:09}s\"", ns / 1'000'000'000, ns % 1'000'000'000);
 }
 
 class Writer {
