@@ -273,4 +273,17 @@ Result<HostSpec> parse_host_spec(std::string_view text) {
   return spec;
 }
 
+void add_hosts(const HostSpec& spec, const std::string& source, std::vector<Host>& hosts) {
+  for (const std::string& name : spec.names) {
+    Host host;
+    host.name = host.address = name;
+    host.user = spec.user;
+    host.slots = spec.slots.value_or(1);
+    host.slots_given = spec.slots.has_value();
+    host.slots_auto = spec.slots_auto;
+    host.source = source;
+    hosts.push_back(std::move(host));
+  }
+}
+
 }  // namespace hvd

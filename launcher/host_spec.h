@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "supervisor/host.h"
 
 namespace hvd {
 
@@ -25,6 +26,9 @@ struct HostSpec {
   bool slots_auto = false;
 };
 Result<HostSpec> parse_host_spec(std::string_view text);
+
+// Appends the spec's hosts; `source` is where it stands.
+void add_hosts(const HostSpec& spec, const std::string& source, std::vector<Host>& hosts);
 
 // Reads "4" or "auto" into the spec's slots.
 Status parse_slots(std::string_view text, HostSpec& spec);

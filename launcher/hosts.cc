@@ -60,16 +60,7 @@ Result<std::vector<Host>> parse_host_list(std::string_view list, const std::stri
     }
     const auto spec = parse_host_spec(word);
     if (!spec) return Error{source + " " + in_quotes(word) + ": " + spec.error().text};
-    for (const std::string& name : spec->names) {
-      Host host;
-      host.name = host.address = name;
-      host.user = spec->user;
-      host.slots = spec->slots.value_or(1);
-      host.slots_given = spec->slots.has_value();
-      host.slots_auto = spec->slots_auto;
-      host.source = source;
-      hosts.push_back(std::move(host));
-    }
+    add_hosts(*spec, source, hosts);
     if (hosts.size() > kMostHosts) {
       return Error{source + ": more than " + std::to_string(kMostHosts) + " hosts"};
     }

@@ -74,16 +74,7 @@ Status read_line(std::string_view line, const std::string& line_at, std::vector<
   auto spec = parse_host_spec(words[0].text);
   if (!spec) return Error{at + ": " + spec.error().text};
   if (const Status status = read_keys(words, line_at, *spec); !status) return status;
-  for (const std::string& name : spec->names) {
-    Host host;
-    host.name = host.address = name;
-    host.user = spec->user;
-    host.slots = spec->slots.value_or(1);
-    host.slots_given = spec->slots.has_value();
-    host.slots_auto = spec->slots_auto;
-    host.source = at;
-    hosts.push_back(std::move(host));
-  }
+  add_hosts(*spec, at, hosts);
   return Ok{};
 }
 

@@ -65,6 +65,13 @@ class Scene {
     if (step > 0) m.steps = {{rank, step}};
     say(policy->host_of(rank), m);
   }
+  // A rank's end, and the longest pause before the next attempt.
+  void fail_and_wait(uint32_t rank, int code, int signal = 0) {
+    ended(rank, code, signal);
+    answer();
+    pass(61s);
+    answer();
+  }
   void all_end_well() {
     for (uint32_t rank = 0; rank < job.size; ++rank) ended(rank, 0);
     answer();
@@ -394,18 +401,12 @@ TEST_CASE("the budget is used up without progress and refills with it") {
   Scene scene = running(1);
   scene.job.max_restarts = 2;
   for (int i = 0; i < 2; ++i) {
-    scene.ended(0, 0, SIGKILL);
-    scene.answer();
-    scene.pass(61s);
-    scene.answer();
+    scene.fail_and_wait(0, 0, SIGKILL);
   }
   CHECK(scene.starts.size() == 3);
   scene.say(0, Beat{0, scene.policy->attempt(), {{0, 5}}});
   for (int i = 0; i < 2; ++i) {
-    scene.ended(0, 0, SIGKILL);
-    scene.answer();
-    scene.pass(61s);
-    scene.answer();
+    scene.fail_and_wait(0, 0, SIGKILL);
   }
   CHECK(scene.starts.size() == 5);
   scene.ended(0, 0, SIGKILL);
@@ -435,10 +436,7 @@ TEST_CASE("the first relaunch is immediate, later ones back off") {
 TEST_CASE("the same failure three times without progress is a crash loop") {
   Scene scene = running(1);
   for (int i = 0; i < 3; ++i) {
-    scene.ended(0, 9);
-    scene.answer();
-    scene.pass(61s);
-    scene.answer();
+    scene.fail_and_wait(0, 9);
   }
   REQUIRE(scene.finish() != nullptr);
   CHECK(scene.finish()->code == 9);
@@ -448,10 +446,7 @@ TEST_CASE("the same failure three times without progress is a crash loop") {
 TEST_CASE("kills from outside are no crash loop") {
   Scene scene = running(1);
   for (int i = 0; i < 4; ++i) {
-    scene.ended(0, 0, SIGKILL);
-    scene.answer();
-    scene.pass(61s);
-    scene.answer();
+    scene.fail_and_wait(0, 0, SIGKILL);
   }
   CHECK(scene.finish() == nullptr);
 }
@@ -463,15 +458,9 @@ TEST_CASE("a checkpoint whose readers crash twice is set aside") {
   scene.ended(0, 0, SIGKILL, 110);
   scene.answer();
   REQUIRE(scene.starts.back().resume_step == 100);
-  scene.ended(0, 5);
-  scene.answer();
-  scene.pass(61s);
-  scene.answer();
+  scene.fail_and_wait(0, 5);
   REQUIRE(scene.starts.back().resume_step == 100);
-  scene.ended(1, 0, SIGSEGV);
-  scene.answer();
-  scene.pass(61s);
-  scene.answer();
+  scene.fail_and_wait(1, 0, SIGSEGV);
   CHECK(scene.starts.back().resume_step == 50);
 }
 
