@@ -226,7 +226,7 @@ TEST_CASE("the first login pushes, the second finds the binary") {
   for (const std::string shell : {"sh", "bash", "dash", "tcsh", "fish"}) {
     CAPTURE(shell);
     if (!have_program(shell)) {
-      MESSAGE("not run: " << shell << " is not installed");
+      not_run("ssh: push through " + std::string(shell) + ": it is not installed");
       continue;
     }
     const TemporaryFolder folder;
@@ -329,7 +329,7 @@ TEST_CASE("a file system that is full, or does not execute") {
     return getuid() == 0 && mount("tmpfs", folder.path().c_str(), "tmpfs", flags, size) == 0;
   };
   if (!mounted(0, "size=64k")) {
-    MESSAGE("not run: it takes the right to mount");
+    not_run("ssh: full disk and noexec: mounting is not allowed");
     return;
   }
   const SshServer server(with_cache(folder.path()));
@@ -368,7 +368,7 @@ TEST_CASE("a host with an older C library is told before the push") {
 
 TEST_CASE("a cached binary that somebody else owns is not run") {
   if (getuid() != 0) {
-    MESSAGE("not run: it takes the right to give files away");
+    not_run("ssh: a binary of somebody else: giving files away is not allowed");
     return;
   }
   const TemporaryFolder folder;

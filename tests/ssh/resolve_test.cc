@@ -68,7 +68,7 @@ TEST_CASE("a resolver that never answers is given up at the deadline") {
   write_file(server.path("resolv.conf"), "nameserver 127.0.0.9\noptions timeout:30\n");
   const Outcome outcome = dial_with("/etc/resolv.conf", server.path("resolv.conf"), target);
   if (!bound || !outcome.namespace_made) {
-    MESSAGE("not run: it takes the right to mount and to use port 53");
+    not_run("ssh: a resolver that hangs: mounting and port 53 are not allowed");
     return;
   }
   CHECK(outcome.reason.starts_with(
@@ -86,7 +86,7 @@ TEST_CASE("a host whose first address refuses is reached at the second") {
                                      file_text(server.path("host_ed25519.pub")));
   const Outcome outcome = dial_with("/etc/hosts", server.path("hosts"), target);
   if (!outcome.namespace_made) {
-    MESSAGE("not run: it takes the right to mount");
+    not_run("ssh: two addresses: mounting is not allowed");
     return;
   }
   INFO(outcome.reason);

@@ -379,7 +379,7 @@ TEST_CASE("host, port, user and key come from the ssh configuration") {
 
 TEST_CASE("a server over IPv6") {
   if (access("/proc/net/if_inet6", R_OK) != 0) {
-    MESSAGE("not run: this machine has no IPv6");
+    not_run("ssh: IPv6: this machine has no IPv6");
     return;
   }
   SshServer::Options options;

@@ -120,6 +120,10 @@ std::string run_program(const std::vector<std::string>& argv) {
   return text;
 }
 
+void not_run(const std::string& what) {
+  std::printf("NOT RUN: %s\n", what.c_str());
+}
+
 bool have_program(const std::string& name) {
   return std::holds_alternative<std::string>(find_program(name, getenv("PATH"), "/"));
 }

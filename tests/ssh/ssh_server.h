@@ -38,6 +38,9 @@ std::string file_text(const std::string& path);
 std::string run_program(const std::vector<std::string>& argv);
 bool have_program(const std::string& name);
 
+// Says what could not run here and why, where `./dev test` finds it for its last lines.
+void not_run(const std::string& what);
+
 // A started program, killed and reaped at the end.
 class Running {
  public:
