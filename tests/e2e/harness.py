@@ -548,7 +548,8 @@ def main():
     program = unittest.main(module="__main__", exit=False, verbosity=2)
     result = program.result
     for test, reason in result.skipped:
-        print(f"NOT RUN: {test.id() if hasattr(test, 'id') else test}: {reason}", flush=True)
+        name = test.id().removeprefix("__main__.")
+        print(f"NOT RUN: {os.path.basename(sys.argv[0])} {name}: {reason}", flush=True)
     if not result.wasSuccessful():
         sys.exit(1)
     sys.exit(77 if result.skipped and len(result.skipped) == result.testsRun else 0)

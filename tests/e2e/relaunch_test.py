@@ -122,7 +122,7 @@ class ForeignTest(Case):
             "attempt 1 resumes nothing at -", f"attempt 2 resumes {self.path('model-7.pt')} at 7"])
 
     @unittest.skipIf(subprocess.run([PYTHON, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode,
-                     f"{PYTHON} has no torch")
+                     f"{PYTHON} has no torch (./dev setup torch)")
     def test_pytorch_ddp_resumes_from_its_own_checkpoint(self):
         ddp = os.path.join(TREE, "examples", "train_ddp.py")
         run = self.start("-np", "2", "--checkpoint-dir", self.path("ckpt"), PYTHON, ddp, "--steps", "60",
