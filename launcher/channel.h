@@ -46,7 +46,8 @@ class Channel {
   virtual std::string take_received() = 0;
   virtual std::string take_diagnostics() = 0;
 
-  // Numeric addresses of both ends of the connection; empty before it is there, or if there is none.
+  // Numeric addresses of both ends of the connection; empty before it is there, or if there is
+  // none.
   virtual std::string peer_address() const = 0;
   virtual std::string own_address() const = 0;
 };

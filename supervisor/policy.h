@@ -119,7 +119,7 @@ struct Cause {
   std::optional<uint32_t> rank;  // whose end it was
   std::optional<uint32_t> host;
   std::optional<uint32_t> gone;  // a rank that does not answer its peers any more
-  int code = 0;  // exit code
+  int code = 0;                  // exit code
   int signal = 0;
   std::string text;        // a sentence
   std::string last_lines;  // of the rank's stderr
