@@ -56,7 +56,10 @@ int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   const StateFolder state;
   std::string path;
   const Result<std::string> text = find_job_file(command.dir, state, path);
-  if (!text) return fail(text.error().text, kNothingToResume);
+  // A file that is there and must not be trusted is a mistake to mend, not the lack of a job.
+  if (!text) {
+    return fail(text.error().text, access(path.c_str(), F_OK) == 0 ? kUsage : kNothingToResume);
+  }
   Result<Job> saved = parse_job_file(*text, path);
   if (!saved) return fail(saved.error().text, kUsage);
   Result<RunCommand> job = resumed_job(std::move(*saved), command, surroundings);

@@ -458,9 +458,7 @@ void Launch::report() {
     }
     return;
   }
-  if (f.cause.kind == Cause::Kind::setup && f.attempts == 0) {
-    tell(f.cause.text);
-  } else if (!f.cause.last_lines.empty() && settings_.verbosity >= 0) {
+  if (!f.cause.last_lines.empty() && settings_.verbosity >= 0) {
     tell("its last lines on stderr:\n" + f.cause.last_lines);
   }
   if (f.attempts > 0 && !job_.checkpoint_dir.empty() && settings_.verbosity >= 0) {

@@ -266,13 +266,12 @@ void Policy::gather_failed() {
     }
     text += (text.empty() ? "" : "\n") + why;
   }
+  say(Say::Level::error, text);
   if (attempts_started_ == 0) {
     cause_ = Cause{};
     cause_.kind = Cause::Kind::setup;
     cause_.code = 69;
     cause_.text = text;
-  } else {
-    say(Say::Level::error, text);
   }
   finish_with_cause();
 }

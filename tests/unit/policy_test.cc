@@ -375,6 +375,7 @@ TEST_CASE("hosts refused at the start: 69, all named, nothing started") {
   REQUIRE(scene.finish() != nullptr);
   CHECK(scene.finish()->code == 69);
   CHECK(scene.finish()->cause.text == "h2 is down\nh3 is down");
+  CHECK(scene.said_text("h2 is down\nh3 is down"));
   CHECK(scene.starts.empty());
 }
 
