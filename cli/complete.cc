@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "cli/environment.h"
+#include "base/variables.h"
 #include "launcher/host_spec.h"
 
 namespace hvd {

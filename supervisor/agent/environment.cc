@@ -6,6 +6,8 @@
 #include <optional>
 #include <span>
 
+#include "base/variables.h"
+
 namespace hvd {
 
 namespace {
@@ -20,30 +22,6 @@ bool matches(std::string_view name, std::span<const std::string_view> patterns) 
     return name.substr(0, pattern.size()) == pattern;
   });
 }
-
-constexpr auto kRankVariables = std::to_array<std::string_view>(
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-     "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_*", "TORCHELASTIC_*",
-     "PMI*", "OMPI_*", "ORTE_*", "PRTE_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_*",
-     "HOROVOD_*", "HVD_*",
-     // What srun sets for a step and its tasks; what describes the job stays.
-     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_*", "SLURM_STEPID",
-     "SLURM_STEPMGR", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_SRUN_*", "SLURM_LAUNCH_NODE_IPADDR",
-     "SLURM_PMI*", "SLURM_MPI_TYPE", "SLURM_CPU_BIND*", "SLURM_MEM_BIND*", "SLURM_DISTRIBUTION"});
-
-constexpr auto kHostVariables =
-    std::to_array<std::string_view>({"HOME",          "USER",
-                                     "LOGNAME",       "SHELL",
-                                     "TMPDIR",        "XDG_*",
-                                     "MAIL",          "PWD",
-                                     "OLDPWD",        "SSH_*",
-                                     "DISPLAY",       "WAYLAND_DISPLAY",
-                                     "XAUTHORITY",    "KRB5CCNAME",
-                                     "DBUS_*",        "LISTEN_*",
-                                     "INVOCATION_ID", "JOURNAL_STREAM",
-                                     "MANAGERPID",    "NOTIFY_SOCKET",
-                                     "WATCHDOG_*",    "CUDA_VISIBLE_DEVICES",
-                                     "HOSTNAME"});
 
 constexpr auto kFromLogin =
     std::to_array<std::string_view>({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_*", "MAIL",
@@ -63,7 +41,7 @@ void put(Environment& out, std::string_view name, std::string_view value) {
 
 void add_forwarded(Environment& out, const Variables& forwarded) {
   for (const auto& [name, value] : forwarded) {
-    if (!is_rank_variable(name) && !is_host_variable(name)) put(out, name, value);
+    if (travels(name)) put(out, name, value);
   }
 }
 
@@ -163,14 +141,6 @@ void add_system(Environment& out, const StartAttempt& start, const Place& place,
 }
 
 }  // namespace
-
-bool is_rank_variable(std::string_view name) {
-  return matches(name, kRankVariables);
-}
-
-bool is_host_variable(std::string_view name) {
-  return matches(name, kHostVariables);
-}
 
 std::vector<std::string> compose_environment(const StartAttempt& start, const Place& place,
                                              const WorkerSurroundings& around) {

@@ -27,11 +27,6 @@ struct WorkerSurroundings {
   std::vector<std::string> login;  // the agent's own environment, NAME=VALUE
 };
 
-// True for variables that tell a process which rank of a job it is, whoever set them.
-bool is_rank_variable(std::string_view name);
-// True for variables that mean something only on the host or desktop where they were set.
-bool is_host_variable(std::string_view name);
-
 // NAME=VALUE, each name once.
 std::vector<std::string> compose_environment(const StartAttempt& start, const Place& place,
                                              const WorkerSurroundings& around);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/variables.h"
 #include "supervisor/agent/environment.h"
 #include "supervisor/agent/lease.h"
 #include "supervisor/agent/notify_socket.h"
@@ -120,12 +121,12 @@ TEST_CASE("what an outer launcher told this process never reaches a worker") {
         "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_GLOO_IFACE", "HVD_RESUME_FROM",
         "SLURM_PROCID", "SLURM_STEP_ID"}) {
     CAPTURE(name);
-    CHECK(is_rank_variable(name));
+    CHECK_FALSE(travels(name));
     c.start.forwarded = {{name, "stale"}};
     CHECK(c.get(name) != "stale");
   }
-  CHECK_FALSE(is_rank_variable("SLURM_JOB_ID"));
-  CHECK_FALSE(is_rank_variable("RANKING"));
+  CHECK(travels("SLURM_JOB_ID"));
+  CHECK(travels("RANKING"));
 }
 
 TEST_CASE("what the user sets wins over what is forwarded, and not over a rank's place") {

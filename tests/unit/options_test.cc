@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "cli/environment.h"
+#include "base/variables.h"
 #include "launcher/job_file.h"
 
 using namespace hvd;

@@ -1,4 +1,4 @@
-#include "cli/environment.h"
+#include "base/variables.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,5 @@
-// Which variables of the launcher's environment travel to the workers. Pure.
+// Which variables of the launcher's environment travel to the workers. Pure. The launcher drops the
+// others before they leave it, and an agent does again: it believes no launcher.
 #pragma once
 
 #include <string_view>
