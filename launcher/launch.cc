@@ -1,6 +1,5 @@
 #include "launcher/launch.h"
 
-#include <fcntl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
