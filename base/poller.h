@@ -34,6 +34,9 @@ class Poller {
   void watch(int fd, uint64_t id, Interest interest);
   void forget(int fd);
 
+  // Readable while something watched is ready: for a poller that is a part of another loop.
+  int fd() const { return epoll_.get(); }
+
   // Waits until something is ready or `deadline` has passed.
   std::vector<Ready> wait(std::optional<Time> deadline);
 

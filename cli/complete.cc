@@ -6,6 +6,7 @@
 
 #include "base/variables.h"
 #include "launcher/host_spec.h"
+#include "launcher/open_channel.h"
 
 namespace hvd {
 
@@ -87,6 +88,22 @@ Status choose_ssh(Job& job, const Asked& asked, const Surroundings& surroundings
     }
     if (host.port == 0 && asked.ssh_port && !host.local) host.port = *asked.ssh_port;
   }
+  return Ok{};
+}
+
+// What reaches the hosts. Either option given anew replaces both that a saved job had.
+Status choose_transport(Job& job, const Asked& asked) {
+  const bool other = asked.transport && *asked.transport != Transport::automatic;
+  if (!asked.rsh.empty() && other) {
+    return Error{"--rsh and --transport " + transport_name(*asked.transport) +
+                 " are both given: expected one of them"};
+  }
+  if (asked.transport || !asked.rsh.empty()) {
+    job.transport = asked.transport.value_or(Transport::automatic);
+    job.rsh = asked.rsh;
+  }
+  if (job.transport != Transport::local) return Ok{};
+  for (Host& host : job.hosts) host.local = true;
   return Ok{};
 }
 
@@ -299,6 +316,7 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   if (asked.checkpoint_dir) job.checkpoint_dir = absolute_path(*asked.checkpoint_dir, job.workdir);
   const Machine& machine = surroundings.machine;
   Status status = choose_hosts(job, asked, std::move(hosts), machine);
+  if (status) status = choose_transport(job, asked);
   if (status) status = choose_ssh(job, asked, surroundings);
   if (status) status = choose_slots(job, asked, machine);
   if (!status) return status.error();

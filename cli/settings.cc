@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "launcher/host_spec.h"
+#include "launcher/open_channel.h"
+#include "launcher/rsh.h"
 #include "launcher/suggest.h"
 
 namespace hvd {
@@ -81,6 +83,21 @@ Status set_identity(Asked& asked, const OptionValue& value) {
 Status set_accept_new(Asked& asked, const OptionValue&) {
   asked.settings.accept_new_host_keys = true;
   return Ok{};
+}
+
+Status set_rsh(Asked& asked, const OptionValue& value) {
+  auto words = parse_rsh(value.text);
+  if (!words) return Error{value.place + " " + in_quotes(value.text) + ": " + words.error().text};
+  asked.rsh = std::move(*words);
+  return Ok{};
+}
+
+Status set_transport(Asked& asked, const OptionValue& value) {
+  asked.transport = transport_of(value.text);
+  if (asked.transport) return Ok{};
+  std::string names;
+  for (const std::string& name : transport_names()) names += (names.empty() ? "" : ", ") + name;
+  return expected(value, "one of " + names);
 }
 
 Status add_variable(Asked& asked, const OptionValue& value) {
@@ -241,6 +258,14 @@ constexpr Option kOptions[] = {
      "trust hosts that are not in known_hosts yet;\n"
      "a changed key is refused all the same",
      Takes::flag, false, false, set_accept_new},
+    {"--rsh", "COMMAND", kSsh,
+     "reach hosts by a program of your own, such as\n"
+     "'kubectl exec -i {host} --'; also {user}, {port}",
+     Takes::text, false, true, set_rsh},
+    {"--transport", "NAME", kSsh,
+     "libssh (built in), openssh (the program ssh),\n"
+     "local (all hosts are this one), auto (default)",
+     Takes::text, false, true, set_transport},
     {"-x,--env", "NAME[=VALUE]", kProgram, "set a variable for all ranks; may be repeated",
      Takes::text, true, true, add_variable},
     {"--wdir", "DIR", kProgram, "directory of the ranks (default: this one)", Takes::text, false,

@@ -26,6 +26,8 @@ struct Asked {
   std::vector<std::string> host_files;
   std::optional<uint16_t> ssh_port;
   std::optional<std::string> identity;
+  std::optional<Transport> transport;
+  std::vector<std::string> rsh;  // --rsh in words
   std::optional<std::string> directory;
   std::vector<std::string> variables;  // NAME or NAME=VALUE
   std::optional<uint32_t> max_restarts;

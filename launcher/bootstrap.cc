@@ -90,6 +90,12 @@ std::string bootstrap_command(const std::string& build, const std::string& argum
   return "exec sh -c '" + script + "'";
 }
 
+// As words, sh runs `:` and then the command. Joined, the login shell runs `sh -c :` and then the
+// command.
+std::vector<std::string> remote_words(const std::string& bootstrap_command) {
+  return {"sh", "-c", ":;" + bootstrap_command};
+}
+
 Bootstrap::Bootstrap(std::string host, std::string build)
     : host_(std::move(host)), build_(std::move(build)) {}
 

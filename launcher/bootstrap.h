@@ -15,6 +15,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -36,6 +37,10 @@ std::string needed_glibc();
 // The one line given to the far login shell (bash, dash, csh, fish alike). `arguments` follow
 // `agent` and hold letters, digits, spaces and -_.=: only.
 std::string bootstrap_command(const std::string& build, const std::string& arguments);
+
+// The same for a program that runs the words it is given (kubectl exec, docker exec, srun) or
+// gives them, joined by blanks, to the far login shell (ssh): in either case, as it comes.
+std::vector<std::string> remote_words(const std::string& bootstrap_command);
 
 class Bootstrap {
  public:

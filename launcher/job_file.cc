@@ -11,6 +11,7 @@
 #include "launcher/host_spec.h"
 #include "launcher/host_table.h"
 #include "launcher/hosts.h"
+#include "launcher/open_channel.h"
 #include "launcher/suggest.h"
 #include "launcher/toml_text.h"
 
@@ -262,6 +263,17 @@ constexpr Field kFields[] = {
      [](const TomlEntry& e, Job& job) { return assign(job.size, read_whole(e, 1, kMostRanks)); }},
     {"launched-on", true,
      [](const TomlEntry& e, Job& job) { return assign(job.launched_on, read_text(e)); }},
+    {"transport", true,
+     [](const TomlEntry& e, Job& job) -> Status {
+       const auto name = read_text(e);
+       if (!name) return name.error();
+       const auto transport = transport_of(*name);
+       if (!transport) return Error{e.value_at + ": there is no transport " + in_quotes(*name)};
+       job.transport = *transport;
+       return Ok{};
+     }},
+    {"rsh", false,
+     [](const TomlEntry& e, Job& job) { return assign(job.rsh, read_byte_strings(e)); }},
     {"start-timeout", true,
      [](const TomlEntry& e, Job& job) { return read_duration(e, job.start_timeout); }},
     {"heartbeat-timeout", true,
@@ -328,6 +340,8 @@ std::string job_file_text(const Job& job, std::string_view version) {
   out.text_if("checkpoint-dir", job.checkpoint_dir);
   out.text_if("checkpoint-every", job.checkpoint_every);
   out.number("checkpoint-keep", job.checkpoint_keep);
+  out.text("transport", transport_name(job.transport));
+  if (!job.rsh.empty()) out.line("rsh", toml_strings(job.rsh));
   out.line("environment", toml_pairs(kept_variables(job)));
   out.line("set", toml_pairs(set_with_value(job)));
   out.line("set-by-name", toml_strings(job.set_by_name));

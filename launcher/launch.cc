@@ -12,8 +12,7 @@
 #include "base/poller.h"
 #include "launcher/agent_link.h"
 #include "launcher/event_log.h"
-#include "launcher/local_channel.h"
-#include "launcher/ssh_channel.h"
+#include "launcher/open_channel.h"
 #include "launcher/state_folder.h"
 #include "launcher/terminal_text.h"
 #include "launcher/writer.h"
@@ -77,7 +76,6 @@ class Launch {
   void perform_one(const Send& action);
   void perform_one(const Say& action);
   void perform_one(const Finish& action);
-  Result<std::unique_ptr<Channel>> open_channel(uint32_t host);
   Result<const AgentBinary*> binary();
 
   void open_streams(uint32_t host, const StartAttempt& start);
@@ -299,7 +297,8 @@ void Launch::perform(const Actions& actions) {
 void Launch::perform_one(const Connect& action) {
   const uint32_t host = action.host;
   drop_link(host);
-  Result<std::unique_ptr<Channel>> channel = open_channel(host);
+  Result<std::unique_ptr<Channel>> channel =
+      open_channel(job_, host, build_, settings_.accept_new_host_keys);
   if (!channel) {
     queue_.push_back(HostDown{host, HostEnd::refused, channel.error().text});
     return;
@@ -314,26 +313,6 @@ void Launch::perform_one(const Connect& action) {
   links_[host] = std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel),
                                              hello, now() + job_.start_timeout, source);
   watch_link(host);
-}
-
-Result<std::unique_ptr<Channel>> Launch::open_channel(uint32_t host) {
-  const Host& spec = job_.hosts[host];
-  if (spec.local) {
-    return start_local_channel(
-        spec.name, "/proc/self/exe",
-        {"hvdlaunch", "agent", "--job", job_.id, "--host", std::to_string(host)});
-  }
-  SshTarget target;
-  target.label = spec.name;
-  target.address = spec.address.empty() ? spec.name : spec.address;
-  target.port = spec.port;
-  target.user = spec.user;
-  target.identity = spec.identity;
-  target.accept_new_host_keys = settings_.accept_new_host_keys;
-  target.command =
-      bootstrap_command(build_, "--job " + job_.id + " --host " + std::to_string(host));
-  target.deadline = now() + job_.start_timeout;
-  return std::unique_ptr<Channel>(std::make_unique<SshChannel>(std::move(target)));
 }
 
 Result<const AgentBinary*> Launch::binary() {

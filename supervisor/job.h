@@ -13,6 +13,14 @@
 
 namespace hvd {
 
+// What carries the conversation with the agents.
+enum class Transport {
+  automatic,  // whatever reaches a host best
+  libssh,     // the SSH that is built in
+  openssh,    // the program ssh
+  local,      // every host is this machine
+};
+
 struct Job {
   std::string id;      // letters, digits and '-'
   std::string secret;  // random, proves a link between workers to be of this job
@@ -22,8 +30,10 @@ struct Job {
   Variables set;                         // -x, in order, each name once
   std::vector<std::string> set_by_name;  // those of `set` whose value came from the environment
   std::vector<Host> hosts;
-  uint32_t size = 0;        // ranks
-  std::string launched_on;  // hostname of the machine where the user typed the command
+  uint32_t size = 0;  // ranks
+  Transport transport = Transport::automatic;
+  std::vector<std::string> rsh;  // --rsh as words, places not filled; empty: none
+  std::string launched_on;       // hostname of the machine where the user typed the command
 
   Duration start_timeout = std::chrono::seconds(60);
   Duration silence = std::chrono::seconds(10);

@@ -13,6 +13,8 @@
 #include <filesystem>
 
 #include "base/build_id.h"
+#include "launcher/command_channel.h"
+#include "launcher/openssh.h"
 #include "tests/ssh/ssh_server.h"
 
 using namespace hvd;
@@ -62,6 +64,8 @@ struct Session {
       : binary(std::move(pushed)),
         bootstrap("h1", binary.build),
         driver(server.target(bootstrap_command(binary.build, arguments))) {}
+  Session(std::unique_ptr<Channel> channel, AgentBinary pushed)
+      : binary(std::move(pushed)), bootstrap("h1", binary.build), driver(std::move(channel)) {}
 
   // Goes on until ready, failed or closed.
   void run() {
@@ -382,4 +386,27 @@ TEST_CASE("a cached binary that somebody else owns is not run") {
   struct stat st;
   REQUIRE(stat(binary.c_str(), &st) == 0);
   CHECK(st.st_uid == 0);
+}
+
+TEST_CASE("the ssh program reaches the agent through any login shell") {
+  for (const char* shell : {"sh", "bash", "tcsh", "fish"}) {
+    if (!have_program(shell)) {
+      not_run(std::string("ssh: login shell ") + shell + ": not installed");
+      continue;
+    }
+    CAPTURE(shell);
+    const TemporaryFolder cache;
+    const SshServer server(with_cache(cache.path(), shell));
+    const SshTarget target = server.target(bootstrap_command(kBuild, "--job j"));
+    std::vector<std::string> as_rsh = openssh_argv(target);
+    as_rsh.pop_back();
+    for (const std::string& word : remote_words(target.command)) as_rsh.push_back(word);
+    for (const auto& argv : {openssh_argv(target), as_rsh}) {
+      auto channel = start_command_channel({"h1", argv, kOpensshLost});
+      REQUIRE(channel.ok());
+      Session session(std::move(*channel), fake_agent());
+      session.check_ready();
+      CHECK(session.first_line.ends_with("/hvdlaunch agent --job j"));
+    }
+  }
 }

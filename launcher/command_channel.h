@@ -1,0 +1,28 @@
+// A channel over any program that gives stdin and stdout of a process on the host: ssh, kubectl
+// exec, docker exec, srun. The program runs in a session of its own, without a terminal to ask on.
+//
+// The channel is opening until the far side has written something. It is refused if the program
+// ends before that, then ended when the program ends, or lost if it ends with the code by which it
+// says that the connection broke. Closing it kills the program and what it started.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "launcher/channel.h"
+
+namespace hvd {
+
+struct ChannelCommand {
+  std::string label;              // the host's name, for sentences
+  std::vector<std::string> argv;  // the first is looked for in PATH
+  std::optional<int> lost_code;   // the program's exit code for a broken connection
+};
+
+// The error: the program cannot be run.
+Result<std::unique_ptr<Channel>> start_command_channel(ChannelCommand command);
+
+}  // namespace hvd
