@@ -1,5 +1,7 @@
 #include "base/frame.h"
 
+#include <utility>
+
 #include "base/error.h"
 
 namespace hvd {
@@ -25,25 +27,20 @@ std::string frame(std::string_view body) {
   return out;
 }
 
+void FrameReader::feed(std::string_view bytes) {
+  // Only now, so that the views handed out since the last feed stay valid.
+  buffer_.drop(std::exchange(used_, 0));
+  buffer_.append(bytes);
+}
+
 std::optional<std::string_view> FrameReader::next() {
-  if (broken_) return std::nullopt;
-  const size_t have = buffer_.size() - used_;
-  if (have >= kHeader) {
-    const uint32_t length = read_length(buffer_.data() + used_);
-    if (length > kMaxFrame) {
-      broken_ = true;
-      return std::nullopt;
-    }
-    if (have - kHeader >= length) {
-      const std::string_view body(buffer_.data() + used_ + kHeader, length);
-      used_ += kHeader + length;
-      return body;
-    }
-  }
-  // Only now, so that the views handed out since the last feed stay valid, is the used part cut.
-  buffer_.erase(0, used_);
-  used_ = 0;
-  return std::nullopt;
+  const std::string_view rest = buffer_.view().substr(used_);
+  if (broken_ || rest.size() < kHeader) return std::nullopt;
+  const uint32_t length = read_length(rest.data());
+  broken_ = length > kMaxFrame;
+  if (broken_ || rest.size() - kHeader < length) return std::nullopt;
+  used_ += kHeader + length;
+  return rest.substr(kHeader, length);
 }
 
 }  // namespace hvd

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/buffer.h"
+
 namespace hvd {
 
 // No frame is longer; a peer that announces more is broken or hostile and is dropped.
@@ -18,7 +20,7 @@ std::string frame(std::string_view body);
 // Cuts a stream, fed in pieces of any size, into frames.
 class FrameReader {
  public:
-  void feed(std::string_view bytes) { buffer_.append(bytes); }
+  void feed(std::string_view bytes);
 
   // The next whole frame's body, or none yet. The view lives until the next feed().
   std::optional<std::string_view> next();
@@ -27,8 +29,8 @@ class FrameReader {
   bool broken() const { return broken_; }
 
  private:
-  std::string buffer_;
-  size_t used_ = 0;
+  Buffer buffer_;
+  size_t used_ = 0;  // of its front, by frames handed out
   bool broken_ = false;
 };
 

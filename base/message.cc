@@ -56,6 +56,14 @@ std::string to_frame(const ToWorker& message) {
   return encode(message);
 }
 
+std::string output_head(const OutputEnd& of, size_t bytes) {
+  Encoder encoder;
+  encoder(static_cast<uint32_t>(kOutputHead - sizeof(uint32_t) + bytes),
+          static_cast<uint8_t>(FromAgent(Output{}).index()), of.attempt, of.rank, of.stream,
+          static_cast<uint32_t>(bytes));
+  return encoder.take();
+}
+
 std::optional<ToAgent> parse_to_agent(std::string_view body) {
   return decode<ToAgent>(body);
 }

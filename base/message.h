@@ -338,6 +338,7 @@ struct AttemptStopped {
   }
 };
 
+// `bytes` stay the last member: kOutputHead.
 struct Output {
   uint32_t attempt = 0, rank = 0;
   Stream stream = Stream::out;
@@ -529,6 +530,11 @@ std::string to_frame(const ToAgent& message);
 std::string to_frame(const FromAgent& message);
 std::string to_frame(const FromWorker& message);
 std::string to_frame(const ToWorker& message);
+
+// The frame of an Output, up to its bytes, which whoever has them at hand puts right behind: what
+// a stream says is not copied to be sent.
+inline constexpr size_t kOutputHead = 18;
+std::string output_head(const OutputEnd& of, size_t bytes);
 
 // A frame's body as a message, or none if it is not one, whole and exact.
 std::optional<ToAgent> parse_to_agent(std::string_view body);

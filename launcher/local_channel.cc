@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/buffer.h"
 #include "base/process.h"
 
 extern char** environ;
@@ -54,22 +55,18 @@ class LocalChannel : public Channel {
 
  private:
   void flush() {
-    size_t sent = 0;
-    while (sent < unsent_.size()) {
-      const ssize_t n =
-          ::send(socket_.get(), unsent_.data() + sent, unsent_.size() - sent, MSG_NOSIGNAL);
+    while (!unsent_.empty()) {
+      const ssize_t n = ::send(socket_.get(), unsent_.view().data(), unsent_.size(), MSG_NOSIGNAL);
       if (n < 0) break;  // full, or broken: then the read says so
-      sent += static_cast<size_t>(n);
+      unsent_.drop(static_cast<size_t>(n));
     }
-    unsent_.erase(0, sent);
   }
 
   // At most one block a turn, so that one flooding host does not hold up the others.
   void read_all() {
-    const size_t before = received_.size();
-    received_.resize(before + kReadBlock);
-    const ssize_t n = read(socket_.get(), received_.data() + before, kReadBlock);
-    received_.resize(before + (n > 0 ? static_cast<size_t>(n) : 0));
+    if (!block_) block_ = std::make_unique_for_overwrite<char[]>(kReadBlock);
+    const ssize_t n = read(socket_.get(), block_.get(), kReadBlock);
+    if (n > 0) received_.append(block_.get(), static_cast<size_t>(n));
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
     socket_.reset();
     pollfd end{child_.pidfd.get(), POLLIN, 0};
@@ -86,7 +83,9 @@ class LocalChannel : public Channel {
   std::string label_;
   Fd socket_;
   Child child_;
-  std::string unsent_, received_, reason_;
+  Buffer unsent_;
+  std::unique_ptr<char[]> block_;
+  std::string received_, reason_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "supervisor/agent/watched_fd.h"
 
@@ -29,7 +30,14 @@ LauncherLink::LauncherLink(Poller& poller, int in, int out) : poller_(poller), i
 }
 
 void LauncherLink::send_raw(std::string_view bytes) {
-  if (!out_broken_) unsent_ += bytes;
+  if (!out_broken_) unsent_.append(bytes);
+}
+
+void LauncherLink::send_output(const OutputEnd& of, size_t bytes) {
+  if (out_broken_) return;
+  const std::string head = output_head(of, bytes);
+  std::memcpy(unsent_.room(kOutputHead + bytes), head.data(), kOutputHead);
+  unsent_.grow(kOutputHead + bytes);
 }
 
 bool LauncherLink::take_frame(std::string_view body, std::vector<ToAgent>& messages) {
@@ -66,16 +74,11 @@ std::vector<ToAgent> LauncherLink::receive() {
 
 void LauncherLink::flush() {
   while (!out_broken_ && unsent() > 0) {
-    const ssize_t n = write(out_, unsent_.data() + sent_, unsent());
+    const ssize_t n = write(out_, unsent_.view().data(), unsent());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0) return break_out();
-    sent_ += static_cast<size_t>(n);
-  }
-  // Cut seldom, so that a long queue is not moved for every piece of it that leaves.
-  if (sent_ == unsent_.size() || sent_ > kPatientAbove) {
-    unsent_.erase(0, sent_);
-    sent_ = 0;
+    unsent_.drop(static_cast<size_t>(n));
   }
 }
 
@@ -92,7 +95,6 @@ void LauncherLink::refuse(std::string complaint) {
 void LauncherLink::break_out() {
   out_broken_ = true;
   unsent_.clear();
-  sent_ = 0;
 }
 
 }  // namespace hvd

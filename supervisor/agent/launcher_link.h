@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/frame.h"
 #include "base/message.h"
 #include "base/poller.h"
@@ -25,7 +26,10 @@ class LauncherLink {
   void send_raw(std::string_view bytes);
   // Dropped once nobody reads any more.
   void send(const FromAgent& message) { send_raw(to_frame(message)); }
-  size_t unsent() const { return unsent_.size() - sent_; }
+  // Where an Output's bytes can be written, at most `most`; send_output() sends the first of them.
+  char* output_room(size_t most) { return unsent_.room(kOutputHead + most) + kOutputHead; }
+  void send_output(const OutputEnd& of, size_t bytes);
+  size_t unsent() const { return unsent_.size(); }
 
   // Takes what arrived: whole messages in order.
   std::vector<ToAgent> receive();
@@ -48,8 +52,7 @@ class LauncherLink {
   Poller& poller_;
   int in_, out_;
   FrameReader reader_;
-  std::string unsent_;
-  size_t sent_ = 0;
+  Buffer unsent_;
   bool in_ended_ = false;
   bool out_broken_ = false;
   std::string complaint_;

@@ -1,14 +1,18 @@
 #include "supervisor/agent/output_stream.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 namespace hvd {
 
 namespace {
-constexpr size_t kAtOnce = 65536;
+// A pipe as it is made. One that is full holds its writer up: it is worth a larger one.
+constexpr size_t kPipe = 65536;
+constexpr size_t kWidePipe = 4 * kPipe;
 // The largest pipe an unprivileged worker can make of its standard output.
 constexpr size_t kLargestPipe = 1u << 20;
 }  // namespace
@@ -17,40 +21,51 @@ void OutputStream::grant(uint64_t bytes) {
   credit_ = bytes > UINT64_MAX - credit_ ? UINT64_MAX : credit_ + bytes;
 }
 
-size_t OutputStream::read_pipe(size_t limit) {
-  char block[kAtOnce];
-  const ssize_t n = read(pipe_.get(), block, std::min(limit, sizeof block));
+size_t OutputStream::read_pipe(char* to, size_t limit) {
+  const ssize_t n = read(pipe_.get(), to, limit);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
   if (n <= 0) {
     pipe_.close();
     return 0;
   }
   const auto bytes = static_cast<size_t>(n);
-  held_.append(block, bytes);
-  tail_.append(block, bytes);
-  if (tail_.size() > kTail) tail_.erase(0, tail_.size() - kTail);
+  if (bytes >= kPipe) widen();
+  if (identity_.stream == Stream::out) return bytes;
+  const size_t kept = std::min(bytes, kTail);
+  if (tail_.size() + kept > kTail) tail_.erase(0, tail_.size() + kept - kTail);
+  tail_.append(to + bytes - kept, kept);
   return bytes;
+}
+
+// Fewer, larger pieces. Where the user's pipes hold too much already, it stays as it is.
+void OutputStream::widen() {
+  if (!wide_) fcntl(pipe_.get(), F_SETPIPE_SZ, kWidePipe);
+  wide_ = true;
 }
 
 void OutputStream::send_held(LauncherLink& link) {
   size_t sent = 0;
   while (credit_ > 0 && sent < held_.size()) {
-    const size_t piece = std::min({held_.size() - sent, kAtOnce, static_cast<size_t>(credit_)});
-    link.send(
-        Output{identity_.attempt, identity_.rank, identity_.stream, held_.substr(sent, piece)});
+    const size_t piece = std::min({held_.size() - sent, kPipe, static_cast<size_t>(credit_)});
+    std::memcpy(link.output_room(piece), held_.data() + sent, piece);
+    link.send_output(identity_, piece);
     sent += piece;
     credit_ -= piece;
   }
   held_.erase(0, sent);
 }
 
+void OutputStream::send_pipe(LauncherLink& link) {
+  const auto most = static_cast<size_t>(std::min<uint64_t>(credit_, wide_ ? kWidePipe : kPipe));
+  const size_t bytes = read_pipe(link.output_room(most), most);
+  if (bytes > 0) link.send_output(identity_, bytes);
+  credit_ -= bytes;
+}
+
 void OutputStream::pump(LauncherLink& link) {
   if (done_) return;
   send_held(link);
-  if (held_.empty() && credit_ > 0 && pipe_.valid()) {
-    read_pipe(static_cast<size_t>(std::min<uint64_t>(credit_, kAtOnce)));
-    send_held(link);
-  }
+  if (held_.empty() && credit_ > 0 && pipe_.valid()) send_pipe(link);
   if (held_.empty() && !pipe_.valid()) {
     link.send(identity_);
     done_ = true;
@@ -58,7 +73,11 @@ void OutputStream::pump(LauncherLink& link) {
 }
 
 void OutputStream::hold_rest() {
-  while (pipe_.valid() && held_.size() < kLargestPipe && read_pipe(kAtOnce) > 0) {
+  char block[kPipe];
+  while (pipe_.valid() && held_.size() < kLargestPipe) {
+    const size_t bytes = read_pipe(block, sizeof block);
+    if (bytes == 0) break;
+    held_.append(block, bytes);
   }
 }
 

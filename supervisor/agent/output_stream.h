@@ -14,7 +14,7 @@ namespace hvd {
 
 class OutputStream {
  public:
-  // How much of a stream's end is kept for last_lines.
+  // How much of the end of standard error is kept for last_lines.
   static constexpr size_t kTail = 2048;
 
   // `pipe` is a non-blocking read end. Without one (Fd()) the stream is at its end.
@@ -39,19 +39,22 @@ class OutputStream {
   size_t held() const { return held_.size(); }
   // OutputEnd was sent.
   bool done() const { return done_; }
-  // The last kTail bytes read so far.
+  // The last kTail bytes of standard error read so far.
   const std::string& tail() const { return tail_; }
 
  private:
-  // Appends at most `limit` bytes of the pipe to what is held; closes the pipe at its end.
-  size_t read_pipe(size_t limit);
+  // Reads at most `limit` bytes of the pipe to `to`; closes the pipe at its end.
+  size_t read_pipe(char* to, size_t limit);
   void send_held(LauncherLink& link);
+  void send_pipe(LauncherLink& link);
+  void widen();
 
   OutputEnd identity_;
   WatchedFd pipe_;
   uint64_t credit_;
   std::string held_;
   std::string tail_;
+  bool wide_ = false;
   bool done_ = false;
 };
 

@@ -58,11 +58,17 @@ class Report:
 
     def less_is_better(self, case, value, peers, unit="ms"):
         """Our value beside each peer's, and beside nothing if there is none."""
+        self._compare(case, value, peers, unit, lambda peer_value: peer_value / value)
+
+    def more_is_better(self, case, value, peers, unit):
+        self._compare(case, value, peers, unit, lambda peer_value: value / peer_value)
+
+    def _compare(self, case, value, peers, unit, ratio):
         if self.json:
             for peer, peer_value in peers.items():
                 print(json.dumps({
                     "bench": self.bench, "case": case, "unit": unit, "value": round(value, 2), "peer": peer,
-                    "peer_value": round(peer_value, 2), "ratio": round(peer_value / value, 3)}), flush=True)
+                    "peer_value": round(peer_value, 2), "ratio": round(ratio(peer_value), 3)}), flush=True)
             return
         print(f"  {'hvdlaunch':<16}{value:>9.1f} {unit}")
         for peer, peer_value in peers.items():

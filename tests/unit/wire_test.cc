@@ -54,6 +54,31 @@ std::string body_of(const std::string& frame) {
 
 }  // namespace
 
+TEST_CASE("an output's head with its bytes behind it is the message") {
+  for (const std::string& bytes :
+       {std::string(), std::string("a\n\0b", 4), std::string(70000, 'x')}) {
+    const OutputEnd of{3, 70000, Stream::err};
+    const std::string head = output_head(of, bytes.size());
+    CHECK(head.size() == kOutputHead);
+    CHECK(head + bytes == to_frame(FromAgent(Output{of.attempt, of.rank, of.stream, bytes})));
+  }
+}
+
+TEST_CASE("a buffer gives back what it was given, in order") {
+  std::minstd_rand random(11);
+  Buffer buffer;
+  std::string expected;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string piece(random() % (i % 100 == 0 ? 100000 : 100), static_cast<char>(random()));
+    buffer.append(piece);
+    expected += piece;
+    const size_t gone = random() % (expected.size() + 1);
+    buffer.drop(gone);
+    expected.erase(0, gone);
+    REQUIRE(buffer.view() == expected);
+  }
+}
+
 TEST_CASE("messages come back as they were sent") {
   const auto back = parse_to_agent(body_of(to_frame(ToAgent(sample_start()))));
   REQUIRE(back);
