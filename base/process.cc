@@ -15,6 +15,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/exit_codes.h"
 #include "base/time.h"
 
 namespace hvd {
@@ -64,7 +65,7 @@ struct ChildSteps {
   [[noreturn]] void fail(Stage stage) const {
     report->stage = stage;
     report->number = errno;
-    _exit(127);
+    _exit(kExitNotFound);
   }
 
   void place_descriptors() const {
@@ -94,7 +95,7 @@ struct ChildSteps {
   [[noreturn]] void run() const {
     if (spec.die_with_parent) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(127);
+      if (getppid() != parent) _exit(kExitNotFound);
     }
     if (spec.new_session && setsid() < 0) fail(Stage::session);
     if (!spec.workdir.empty() && chdir(spec.workdir.c_str()) != 0) fail(Stage::workdir);
@@ -129,7 +130,7 @@ SpawnResult spawn(const SpawnSpec& spec) {
   sigprocmask(SIG_SETMASK, &before, nullptr);
 
   if (pid < 0) {
-    return SpawnFailure{std::string("cannot start a process: ") + std::strerror(fork_errno), 126};
+    return SpawnFailure{std::string("cannot start a process: ") + std::strerror(fork_errno), kExitCannotRun};
   }
   if (report.stage != Stage::none) {
     waitpid(pid, nullptr, 0);
@@ -137,7 +138,7 @@ SpawnResult spawn(const SpawnSpec& spec) {
     return SpawnFailure{spec.program + ": " + describe(report.stage) +
                             (report.stage == Stage::workdir ? " " + spec.workdir : "") + ": " +
                             std::strerror(number),
-                        number == ENOENT && report.stage == Stage::exec ? 127 : 126};
+                        number == ENOENT && report.stage == Stage::exec ? kExitNotFound : kExitCannotRun};
   }
   Child child;
   child.pid = pid;
@@ -146,7 +147,7 @@ SpawnResult spawn(const SpawnSpec& spec) {
     const int number = errno;
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
-    return SpawnFailure{std::string("cannot watch a process: ") + std::strerror(number), 126};
+    return SpawnFailure{std::string("cannot watch a process: ") + std::strerror(number), kExitCannotRun};
   }
   return child;
 }
@@ -168,7 +169,7 @@ std::variant<std::string, SpawnFailure> find_program(const std::string& name,
                                                      const std::string& workdir) {
   const auto failure = [&](int number) {
     return SpawnFailure{name + ": cannot run it: " + std::strerror(number),
-                        number == ENOENT || number == ENOTDIR ? 127 : 126};
+                        number == ENOENT || number == ENOTDIR ? kExitNotFound : kExitCannotRun};
   };
   if (name.find('/') != std::string::npos) {
     const std::string full = name[0] == '/' || workdir.empty() ? name : workdir + "/" + name;
@@ -191,7 +192,7 @@ std::variant<std::string, SpawnFailure> find_program(const std::string& name,
     rest.remove_prefix(colon + 1);
   }
   if (found_but != 0) return failure(found_but);
-  return SpawnFailure{"'" + name + "' was not found in PATH", 127};
+  return SpawnFailure{"'" + name + "' was not found in PATH", kExitNotFound};
 }
 
 Ending reap(const Child& child) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/fd.h"
 
 namespace hvd {
@@ -30,7 +31,7 @@ struct Child {
 // give: 127 not found, 126 cannot be run.
 struct SpawnFailure {
   std::string text;
-  int code = 126;
+  int code = kExitCannotRun;
 };
 
 using SpawnResult = std::variant<Child, SpawnFailure>;

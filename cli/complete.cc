@@ -217,6 +217,7 @@ void choose_limits(Job& job, const Asked& asked) {
   if (asked.start_timeout) job.start_timeout = *asked.start_timeout;
   if (asked.silence) job.silence = *asked.silence;
   if (asked.grace) job.grace = *asked.grace;
+  if (asked.wall_time) job.wall_time = asked.wall_time;
   if (asked.failure_grace) job.failure_grace = *asked.failure_grace;
   if (asked.max_restarts) job.max_restarts = asked.max_restarts;
   if (asked.checkpoint_every) job.checkpoint_every = *asked.checkpoint_every;

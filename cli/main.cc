@@ -1,10 +1,12 @@
 // hvdlaunch: the front door. Reads the command line, makes the job whole, and hands it on.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "base/exit_codes.h"
 #include "base/fd.h"
 #include "cli/options.h"
 #include "launcher/job_file.h"
@@ -16,9 +18,6 @@
 namespace hvd {
 
 namespace {
-
-constexpr int kUsage = 2;
-constexpr int kNothingToResume = 3;
 
 int fail(const std::string& text, int code) {
   std::fputs(terminal_lines("hvdlaunch: ", text).c_str(), stderr);
@@ -58,12 +57,13 @@ int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   const Result<std::string> text = find_job_file(command.dir, state, path);
   // A file that is there and must not be trusted is a mistake to mend, not the lack of a job.
   if (!text) {
-    return fail(text.error().text, access(path.c_str(), F_OK) == 0 ? kUsage : kNothingToResume);
+    return fail(text.error().text,
+                access(path.c_str(), F_OK) == 0 ? kExitUsage : kExitNothingToResume);
   }
   Result<Job> saved = parse_job_file(*text, path);
-  if (!saved) return fail(saved.error().text, kUsage);
+  if (!saved) return fail(saved.error().text, kExitUsage);
   Result<RunCommand> job = resumed_job(std::move(*saved), command, surroundings);
-  if (!job) return fail(job.error().text, kUsage);
+  if (!job) return fail(job.error().text, kExitUsage);
   job->job.resume = true;
   const Progress progress = read_progress(state.resume_file(command.dir, "progress.json"));
   job->job.reached_step = progress.reached_step;
@@ -75,10 +75,18 @@ int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   return run(std::move(*job));
 }
 
+// What only a bug or a lack of memory brings about. Agents see the connection end, and clean up.
+void end_by_own_failure(int) {
+  constexpr char kText[] = "hvdlaunch: exit code 125, from hvdlaunch\n";
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText, sizeof kText - 1);
+  _exit(kExitOwnFailure);
+}
+
 int run_command(const std::vector<std::string>& words) {
+  std::signal(SIGABRT, end_by_own_failure);
   const Surroundings around = surroundings();
   Result<Command> command = parse_command(words, around);
-  if (!command) return fail(command.error().text, kUsage);
+  if (!command) return fail(command.error().text, kExitUsage);
   if (auto* c = std::get_if<RunCommand>(&*command)) return run(std::move(*c));
   if (auto* c = std::get_if<ResumeCommand>(&*command)) return resume(*c, around);
   std::fputs(std::get<PrintCommand>(*command).text.c_str(), stdout);

@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kMostRanks = 1'000'000;
 constexpr uint64_t kMostRestarts = 1'000'000;
 constexpr Duration kShortestSilence = std::chrono::milliseconds(200);
+constexpr Duration kShortestWallTime = std::chrono::seconds(1);
 
 Error expected(const OptionValue& value, const std::string& what) {
   return Error{value.place + " " + in_quotes(value.text) + ": expected " + what};
@@ -141,6 +142,10 @@ Status set_grace(Asked& asked, const OptionValue& value) {
 
 Status set_failure_grace(Asked& asked, const OptionValue& value) {
   return read_duration(asked.failure_grace, value, Duration::zero());
+}
+
+Status set_wall_time(Asked& asked, const OptionValue& value) {
+  return read_duration(asked.wall_time, value, kShortestWallTime);
 }
 
 Status set_start_timeout(Asked& asked, const OptionValue& value) {
@@ -284,6 +289,10 @@ constexpr Option kOptions[] = {
      false, true, set_grace},
     {"--failure-grace", "TIME", kTimes, "from TERM to KILL after a failure (3s)", Takes::duration,
      false, true, set_failure_grace},
+    {"--walltime", "TIME", kTimes,
+     "stop in order, so early that the grace lies inside\n"
+     "(default: none)",
+     Takes::duration, false, true, set_wall_time},
     {"--start-timeout", "TIME", kTimes, "for all hosts to be reached (60s)", Takes::duration, false,
      true, set_start_timeout},
     {"--heartbeat-timeout", "TIME", kTimes, "silence after which a host is lost (10s)",

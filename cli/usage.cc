@@ -48,11 +48,10 @@ std::string usage_text() {
       "Exit status: 0 when all ranks end with 0; else that of the rank that failed first, or 128\n"
       "and its signal's number. Of hvdlaunch itself: 2 usage or configuration, 3 nothing to "
       "resume,\n"
-      "69 hosts not reached, 70 gave up after failures, 75 stopped with the work saved, 125 its "
-      "own\n"
-      "failure, 126 or 127 PROGRAM cannot be run or is not found, 129, 130, 143 stopped by HUP, "
-      "INT,\n"
-      "TERM. `man hvdlaunch` says more.\n";
+      "69 hosts not reached, 70 gave up after failures, 75 stopped with the work saved, 124 the\n"
+      "wall time ended without a save, 125 its own failure, 126 or 127 PROGRAM cannot be run or "
+      "is\n"
+      "not found, 129, 130, 143 stopped by HUP, INT, TERM. `man hvdlaunch` says more.\n";
   return text;
 }
 

@@ -166,6 +166,8 @@ const char* name(Cause::Kind kind) {
       return "bad-state";
     case Cause::Kind::user:
       return "user";
+    case Cause::Kind::wall_time:
+      return "wall-time";
     case Cause::Kind::setup:
       break;
   }
@@ -243,6 +245,10 @@ std::string report_json(const Job& job, const Finish& finish, Duration wall) {
             {"attempts", finish.attempts},
             {"reached_step", finish.reached_step},
             {"wall_seconds", seconds(wall)}};
+  if (!finish.consequences.empty()) {
+    j["consequences"] = finish.consequences;
+    j["consequence_count"] = finish.consequence_count;
+  }
   if (finish.newest_step) j["newest_checkpoint_step"] = *finish.newest_step;
   Json cause = {{"kind", name(finish.cause.kind)}, {"text", finish.cause.text}};
   if (finish.cause.rank) cause["rank"] = *finish.cause.rank;

@@ -281,6 +281,8 @@ constexpr Field kFields[] = {
     {"grace", true, [](const TomlEntry& e, Job& job) { return read_duration(e, job.grace); }},
     {"failure-grace", true,
      [](const TomlEntry& e, Job& job) { return read_duration(e, job.failure_grace); }},
+    {"walltime", false,
+     [](const TomlEntry& e, Job& job) { return read_duration(e, job.wall_time.emplace()); }},
     {"max-restarts", false,
      [](const TomlEntry& e, Job& job) -> Status {
        uint32_t count = 0;
@@ -336,6 +338,7 @@ std::string job_file_text(const Job& job, std::string_view version) {
   out.line("heartbeat-timeout", toml_duration(job.silence));
   out.line("grace", toml_duration(job.grace));
   out.line("failure-grace", toml_duration(job.failure_grace));
+  if (job.wall_time) out.line("walltime", toml_duration(*job.wall_time));
   if (job.max_restarts) out.number("max-restarts", *job.max_restarts);
   out.text_if("checkpoint-dir", job.checkpoint_dir);
   out.text_if("checkpoint-every", job.checkpoint_every);

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/build_id.h"
+#include "base/exit_codes.h"
 #include "base/poller.h"
 #include "launcher/agent_link.h"
 #include "launcher/event_log.h"
@@ -201,7 +202,7 @@ void Launch::read_signals() {
   while (read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int number = static_cast<int>(info.ssi_signo);
     // Nothing is left to stop in order: our reader or an agent does not take its last words.
-    if (finish_) _exit(128 + number);
+    if (finish_) _exit(kExitSignalBase + number);
     queue_.push_back(StopRequested{number});
   }
 }
@@ -425,6 +426,13 @@ void Launch::wind_up(Time now) {
   over_ = writer_.idle();
 }
 
+std::string consequences_text(const Finish& finish) {
+  std::string text = "what followed:";
+  for (const std::string& one : finish.consequences) text += "\n  " + one;
+  const size_t more = finish.consequence_count - finish.consequences.size();
+  return more == 0 ? text : text + "\n  and " + std::to_string(more) + " more";
+}
+
 void Launch::report() {
   const Finish& f = *finish_;
   if (history_open_) {
@@ -439,6 +447,7 @@ void Launch::report() {
   if (!f.cause.last_lines.empty() && settings_.verbosity >= 0) {
     tell("its last lines on stderr:\n" + f.cause.last_lines);
   }
+  if (f.consequence_count > 0 && settings_.verbosity >= 0) tell(consequences_text(f));
   if (f.attempts > 0 && !job_.checkpoint_dir.empty() && settings_.verbosity >= 0) {
     tell("attempts: " + std::to_string(f.attempts) + ", newest whole checkpoint: " +
          (f.newest_step ? "step " + std::to_string(*f.newest_step) : "none"));

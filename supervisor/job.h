@@ -39,6 +39,7 @@ struct Job {
   Duration silence = std::chrono::seconds(10);
   Duration grace = std::chrono::seconds(30);
   Duration failure_grace = std::chrono::seconds(3);
+  std::optional<Duration> wall_time;  // of each run, from its start
 
   std::string checkpoint_dir;    // absolute, empty: none
   std::string checkpoint_every;  // handed to the program

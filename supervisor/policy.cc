@@ -1,9 +1,8 @@
 #include "supervisor/policy.h"
 
 #include <algorithm>
-#include <csignal>
 
-#include "base/process.h"
+#include "base/exit_codes.h"
 
 namespace hvd {
 
@@ -11,49 +10,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr uint32_t kDefaultRestarts = 10;
-constexpr uint32_t kCrashLoop = 3;
-constexpr uint32_t kPoisoned = 2;
 // Output that may be under way from one stream of a rank, and from all of them.
 constexpr uint64_t kStreamCredit = 256 << 10;
 constexpr uint64_t kAllCredit = 64 << 20;
 constexpr uint64_t kLeastCredit = 4 << 10;
 // After a first refusal the other hosts get this long, so that all bad ones are named at once.
 constexpr Duration kNameTheOthers = 2s;
-// Beyond the grace, for the KILL and for the answer to travel.
-constexpr Duration kStopMargin = 10s;
 constexpr Duration kRetryPause = 1s;
-
-bool program_fault(int signal) {
-  return signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS || signal == SIGFPE ||
-         signal == SIGILL;
-}
-
-// The program itself ended the attempt: not a person, the kernel's memory killer or a host.
-bool own_doing(const Cause& cause) {
-  switch (cause.kind) {
-    case Cause::Kind::exited:
-    case Cause::Kind::left_early:
-    case Cause::Kind::aborted:
-      return true;
-    case Cause::Kind::killed:
-      return program_fault(cause.signal);
-    default:
-      return false;
-  }
-}
-
-std::string last_line(const std::string& text) {
-  const size_t end = text.find_last_not_of('\n');
-  if (end == std::string::npos) return "";
-  const size_t start = text.rfind('\n', end);
-  return text.substr(start == std::string::npos ? 0 : start + 1, end + 1);
-}
-
-bool same_ending(const Cause& a, const Cause& b) {
-  return a.kind == b.kind && a.code == b.code && a.signal == b.signal &&
-         last_line(a.last_lines) == last_line(b.last_lines);
-}
 
 std::string joined(const std::vector<std::string>& words) {
   std::string all;
@@ -80,6 +43,7 @@ const char* reason_word(const Cause& cause) {
     case Cause::Kind::bad_state:
       return "bad-state";
     case Cause::Kind::user:
+    case Cause::Kind::wall_time:
     case Cause::Kind::setup:
       break;
   }
@@ -87,35 +51,6 @@ const char* reason_word(const Cause& cause) {
 }
 
 }  // namespace
-
-int exit_code_of(const Cause& cause) {
-  switch (cause.kind) {
-    case Cause::Kind::none:
-      return 0;
-    case Cause::Kind::exited:
-    case Cause::Kind::not_started:
-    case Cause::Kind::setup:
-      return cause.code;
-    case Cause::Kind::aborted:
-      return cause.code != 0 ? cause.code & 255 : 1;
-    case Cause::Kind::killed:
-    case Cause::Kind::user:
-      return 128 + cause.signal;
-    case Cause::Kind::left_early:
-      return 1;
-    default:
-      return 70;
-  }
-}
-
-std::string describe_ending(const WorkerEnded& ended, const std::string& rank_name) {
-  if (!ended.not_started.empty()) return rank_name + " could not start: " + ended.not_started;
-  if (ended.signal != 0) return rank_name + " was killed by " + signal_name(ended.signal);
-  if (ended.left_early) {
-    return rank_name + " ended with exit code 0 without hvd_finalize while other ranks ran";
-  }
-  return rank_name + " ended with exit code " + std::to_string(ended.exit_code);
-}
 
 Policy::Policy(const Job& job, Placement placement, uint64_t seed)
     : job_(job),
@@ -129,6 +64,7 @@ Policy::Policy(const Job& job, Placement placement, uint64_t seed)
 }
 
 Actions Policy::start(Time now) {
+  if (job_.wall_time) wall_stop_ = now + plan_wall_time(*job_.wall_time, job_.grace).stop_after;
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
     if (!holds_ranks(host) && !job_.hosts[host].spare) continue;
     hosts_[host].link = Link::connecting;
@@ -145,7 +81,7 @@ Actions Policy::step(const Event& event, Time now) {
 
 std::optional<Time> Policy::next_deadline() const {
   if (phase_ == Phase::done) return std::nullopt;
-  std::optional<Time> next = deadline_;
+  std::optional<Time> next = earlier(earlier(deadline_, wall_stop_), count_down_);
   if (phase_ == Phase::gathering) {
     for (const HostState& host : hosts_) next = earlier(next, host.retry);
   }
@@ -166,7 +102,6 @@ void Policy::on(const HostUp& event, Time now) {
 
 void Policy::on(const HostDown& event, Time now) {
   HostState& host = hosts_[event.host];
-  const bool was_active = host.active;
   host.link = Link::none;
   host.active = false;
   host.last_reason = event.reason;
@@ -196,7 +131,7 @@ void Policy::on(const HostDown& event, Time now) {
     case Phase::backing_off:
       if (event.end != HostEnd::ended) say(Say::Level::warning, event.reason);
       if (event.end == HostEnd::silent) take_spare(event.host);
-      if (was_active) stopped_all(now);
+      if (phase_ == Phase::stopping) stopped_all(now);
       break;
     case Phase::done:
       break;
@@ -270,7 +205,7 @@ void Policy::gather_failed() {
   if (attempts_started_ == 0) {
     cause_ = Cause{};
     cause_.kind = Cause::Kind::setup;
-    cause_.code = 69;
+    cause_.code = kExitNoHosts;
     cause_.text = text;
   }
   finish_with_cause();
@@ -299,6 +234,10 @@ void Policy::start_attempt(const Candidate* from) {
   exchanged_.clear();
   loaded_.clear();
   saves_.clear();
+  consequences_.clear();
+  consequence_count_ = 0;
+  working_.clear();
+  for (uint32_t rank = 0; rank < job_.size; ++rank) working_.insert(working_.end(), rank);
   progressed_ = false;
   reached_at_start_ = reached_step_;
   cause_ = Cause{};
@@ -336,7 +275,7 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.host_rank = places.host_rank;
   m.host_count = static_cast<uint32_t>(placement_.size());
   m.previous_size = previous_size_;
-  m.max_restarts = job_.max_restarts.value_or(can_go_on() ? kDefaultRestarts : 0);
+  m.max_restarts = restart_limit();
   m.places = places.places;
   m.argv = job_.argv;
   m.workdir = host.workdir.empty() ? job_.workdir : host.workdir;
@@ -362,46 +301,6 @@ void Policy::on(const AgentSaid& event, Time now) {
   std::visit([&](const auto& m) { said(event.host, m, now); }, event.message);
 }
 
-void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
-  if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
-  note_steps(m.steps);
-  const bool last = ended_ok_ + 1 == job_.size;
-  const bool good =
-      m.signal == 0 && m.exit_code == 0 && m.not_started.empty() && (!m.left_early || last);
-  const std::string text = describe_ending(m, rank_name(m.rank));
-  if (phase_ != Phase::running) {
-    if (!good) say(Say::Level::detail, text + " (a consequence)");
-    return;
-  }
-  if (good) {
-    if (++ended_ok_ == job_.size) stop_attempt(Duration::zero(), now);
-    return;
-  }
-  Cause cause;
-  cause.kind = !m.not_started.empty() ? Cause::Kind::not_started
-               : m.signal != 0        ? Cause::Kind::killed
-               : m.left_early         ? Cause::Kind::left_early
-                                      : Cause::Kind::exited;
-  cause.rank = m.rank;
-  cause.host = host;
-  cause.code = m.exit_code;
-  cause.signal = m.signal;
-  cause.text = text;
-  cause.last_lines = m.last_lines;
-  fail(cause, now);
-}
-
-void Policy::said(uint32_t host, const WorkerAborted& m, Time now) {
-  if (!current(m.attempt) || !is_rank_of(host, m.rank) || phase_ != Phase::running) return;
-  Cause cause;
-  cause.kind = Cause::Kind::aborted;
-  cause.rank = m.rank;
-  cause.host = host;
-  cause.code = m.code;
-  cause.text = rank_name(m.rank) + " called hvd_abort: " + m.reason;
-  fail(cause, now);
-}
-
 void Policy::said(uint32_t host, const AttemptStopped& m, Time now) {
   if (!current(m.attempt) || !hosts_[host].active) return;
   hosts_[host].active = false;
@@ -414,7 +313,7 @@ void Policy::said(uint32_t, const Beat& m, Time) {
 }
 
 void Policy::said(uint32_t host, const ExchangeBlob& m, Time) {
-  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.rank)) return;
+  if (!current(m.attempt) || !ranks_work() || !is_rank_of(host, m.rank)) return;
   auto& blobs = exchange_[m.round];
   blobs.resize(job_.size);
   blobs[m.rank] = m.blob;
@@ -430,6 +329,7 @@ void Policy::said(uint32_t host, const ForeignCheckpoint& m, Time) {
   if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
   foreign_ = m;
   committed_ever_ = true;
+  note_saved();
   say(Say::Level::detail,
       "the program's checkpoint at step " + std::to_string(m.step) + " is " + m.path);
 }
@@ -445,114 +345,9 @@ void Policy::note_steps(const std::vector<RankStep>& steps) {
   restarts_ = 0;
 }
 
-// ---- ends ----
-
-void Policy::on(const StopRequested& event, Time now) {
-  const bool again = stop_signal_ != 0;
-  stop_signal_ = event.signal;
-  if (phase_ == Phase::stopping && again) {
-    say(Say::Level::warning, "killing what still runs");
-    return stop_attempt(Duration::zero(), now);
-  }
-  cause_ = Cause{};
-  cause_.kind = Cause::Kind::user;
-  cause_.signal = event.signal;
-  cause_.text = "stopped by " + signal_name(event.signal);
-  if (phase_ == Phase::running || phase_ == Phase::stopping) {
-    say(Say::Level::warning, signal_name(event.signal) + ": stopping all ranks within " +
-                                 format_duration(job_.grace) + ", once more kills them now");
-    return stop_attempt(job_.grace, now);
-  }
-  finish_with_cause();
-}
-
-void Policy::fail(Cause cause, Time now) {
-  say(Say::Level::error, cause.text);
-  cause_ = std::move(cause);
-  cause_.gone = cause_.rank;
-  for (const HostPlaces& places : placement_) {
-    if (!cause_.gone && places.host == cause_.host) cause_.gone = places.places.front().rank;
-  }
-  if (cause_.kind == Cause::Kind::host_silent) take_spare(*cause_.host);
-  stop_attempt(job_.failure_grace, now);
-}
-
-void Policy::stop_attempt(Duration grace, Time now) {
-  phase_ = Phase::stopping;
-  deadline_ = now + grace + kStopMargin;
-  StopAttempt stop;
-  stop.attempt = attempt_;
-  stop.grace_ns = static_cast<uint64_t>(grace.count());
-  stop.failed = cause_.gone.has_value();
-  stop.failed_rank = cause_.gone.value_or(0);
-  stop.reason = cause_.text;
-  send_to_active(stop);
-  stopped_all(now);
-}
-
-void Policy::stopped_all(Time now) {
-  for (const HostState& host : hosts_) {
-    if (host.active) return;
-  }
-  deadline_.reset();
-  if (cause_.kind == Cause::Kind::none || cause_.kind == Cause::Kind::user) {
-    return finish_with_cause();
-  }
-  std::string why_not;
-  const bool go_on = may_go_on(why_not);
-  last_failure_ = cause_;
-  if (go_on) return relaunch(now);
-  if (!why_not.empty()) say(Say::Level::error, why_not);
-  finish_with_cause();
-}
-
-bool Policy::can_go_on() const {
-  return !job_.checkpoint_dir.empty() || job_.resume || committed_ever_;
-}
-
-bool Policy::may_go_on(std::string& why_not) {
-  if (cause_.kind == Cause::Kind::not_started || cause_.kind == Cause::Kind::setup) return false;
-  same_endings_ = !progressed_ && own_doing(cause_) && same_ending(cause_, last_failure_)
-                      ? same_endings_ + 1
-                      : 1;
-  const uint32_t limit = job_.max_restarts.value_or(can_go_on() ? kDefaultRestarts : 0);
-  if (limit == 0) return false;
-  if (same_endings_ >= kCrashLoop && !job_.max_restarts) {
-    why_not = "the same failure " + std::to_string(kCrashLoop) +
-              " times in a row without progress: another try would end the same way";
-    return false;
-  }
-  if (resumed_ && !progressed_ && own_doing(cause_) && ++failures_from_checkpoint_ >= kPoisoned) {
-    rejected_.insert(resumed_step_);
-    say(Say::Level::warning, "checkpoint " + step_folder(resumed_step_) +
-                                 " is set aside: the program failed " + std::to_string(kPoisoned) +
-                                 " times right after reading it");
-  }
-  if (cause_.kind == Cause::Kind::link_lost) return true;
-  if (restarts_ >= limit) {
-    why_not = "the restart budget of " + std::to_string(limit) + " is used up without progress";
-    cause_.kind = Cause::Kind::agent_ended;  // ends with 70, whatever the last code was
-    return false;
-  }
-  ++restarts_;
-  return true;
-}
-
-void Policy::relaunch(Time now) {
-  Duration pause = Duration::zero();
-  // Another checkpoint is another try.
-  if (restarts_ > 1 && last_failure_.kind != Cause::Kind::bad_state) {
-    const double longest = std::min(60.0, static_cast<double>(1u << std::min(restarts_ - 2, 6u)));
-    const double share = 0.5 + 0.5 * std::uniform_real_distribution<>(0, 1)(random_);
-    pause = Duration(static_cast<int64_t>(longest * share * 1e9));
-  }
-  if (pause == Duration::zero()) return gather(now);
-  say(Say::Level::info, "restart " + std::to_string(restarts_) + " in " + format_duration(pause));
-  phase_ = Phase::backing_off;
-  deadline_ = now + pause;
-}
-
 void Policy::on(const Tick&, Time now) {
+  if (wall_stop_ && *wall_stop_ <= now) wall_time_over(now);
+  if (count_down_ && *count_down_ <= now) count_down(now);
   for (uint32_t host = 0; host < hosts_.size() && phase_ == Phase::gathering; ++host) {
     if (!hosts_[host].retry || *hosts_[host].retry > now) continue;
     hosts_[host].retry.reset();
@@ -575,31 +370,6 @@ void Policy::on(const Tick&, Time now) {
     case Phase::done:
       HVD_CHECK(false);
   }
-}
-
-// Agents that did not stop their ranks in time are cut off: their lease ends what runs there.
-void Policy::drop_unstopped(Time now) {
-  for (uint32_t host = 0; host < hosts_.size(); ++host) {
-    if (!hosts_[host].active) continue;
-    say(Say::Level::error, job_.hosts[host].name + " did not stop its ranks in time: cut off");
-    hosts_[host].active = false;
-    hosts_[host].link = Link::none;
-    out_.push_back(Drop{host});
-  }
-  stopped_all(now);
-}
-
-void Policy::finish_with_cause() {
-  phase_ = Phase::done;
-  Finish finish;
-  finish.code = exit_code_of(cause_);
-  finish.from_worker = cause_.kind == Cause::Kind::exited || cause_.kind == Cause::Kind::killed ||
-                       cause_.kind == Cause::Kind::aborted;
-  finish.cause = cause_;
-  finish.attempts = attempts_started_;
-  if (!verified_.empty()) finish.newest_step = *verified_.rbegin();
-  finish.reached_step = reached_step_;
-  out_.push_back(std::move(finish));
 }
 
 // ---- small helpers ----

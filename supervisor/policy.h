@@ -10,8 +10,8 @@
 //               candidate; a bad one is skipped by name and the one before is verified. Then every
 //               agent is sent StartAttempt -> running.
 //   running     ranks work. The last rank ended with 0 -> stopping without a cause. The first
-//               abnormal end of a rank, a host's end or the user's request -> stopping with that
-//               cause; what follows is a consequence.
+//               abnormal end of a rank, a host's end, the user's request or the wall time ->
+//               stopping with that cause; what follows is a consequence.
 //   stopping    agents were told to stop the attempt. All answered AttemptStopped or are gone ->
 //               the job goes on (-> backing_off) or ends (-> done). An agent that does not answer
 //               within grace and margin is dropped.
@@ -114,6 +114,7 @@ struct Cause {
     host_silent,
     bad_state,  // the ranks did not load the same state
     user,
+    wall_time,
     setup,  // a checkpoint folder or hosts that cannot be used
   } kind = Kind::none;
   std::optional<uint32_t> rank;  // whose end it was
@@ -121,6 +122,7 @@ struct Cause {
   std::optional<uint32_t> gone;  // a rank that does not answer its peers any more
   int code = 0;                  // exit code
   int signal = 0;
+  bool saved = false;      // user, wall_time: a checkpoint was committed while the ranks stopped
   std::string text;        // a sentence
   std::string last_lines;  // of the rank's stderr
 };
@@ -130,6 +132,8 @@ struct Finish {
   int code = 0;
   bool from_worker = false;  // the code is a worker's own
   Cause cause;
+  std::vector<std::string> consequences;  // ends that followed in the last attempt, the first few
+  uint32_t consequence_count = 0;         // all of them
   uint32_t attempts = 0;
   std::optional<uint64_t> newest_step;
   uint64_t reached_step = 0;
@@ -220,6 +224,12 @@ class Policy {
   std::string data_address(uint32_t host) const;
   StartAttempt make_start(const HostPlaces& host, const std::string& from, uint64_t step) const;
 
+  void asked_again(int signal, Time now);
+  void wall_time_over(Time now);
+  void end_in_order(const Cause& cause, const std::string& why, Duration grace, Time now);
+  void count_down(Time now);
+  void note_consequence(const std::string& text);
+  void note_saved();
   void fail(Cause cause, Time now);
   void stop_attempt(Duration grace, Time now);
   void stopped_all(Time now);
@@ -244,6 +254,9 @@ class Policy {
   void say(Say::Level level, std::string text);
   std::string rank_name(uint32_t rank) const;
   bool can_go_on() const;
+  uint32_t restart_limit() const;
+  // Ranks do what they are there for, or save on their way out.
+  bool ranks_work() const;
 
   const Job& job_;
   Placement placement_;
@@ -258,7 +271,14 @@ class Policy {
   bool first_refusal_ = false;
   Cause cause_;  // of the stop under way
   Cause last_failure_;
-  int stop_signal_ = 0;
+  std::optional<Time> stop_asked_;  // by the user, first
+  std::optional<Cause> last_word_;  // what forbids another attempt behind a failure
+  std::optional<Time> wall_stop_;   // when the stop for the wall time begins
+  std::optional<Time> count_down_;  // when a stop in order says again what it waits for
+  Time kill_at_{};                  // when the grace ends
+  std::set<uint32_t> working_;      // ranks whose end was not told
+  std::vector<std::string> consequences_;
+  uint32_t consequence_count_ = 0;
   uint32_t previous_size_ = 0;
 
   uint32_t ended_ok_ = 0;
@@ -288,6 +308,15 @@ class Policy {
   uint32_t restarts_ = 0;      // without progress, against the budget
   uint32_t same_endings_ = 0;  // attempts in a row that ended the same way
 };
+
+// The wall time's arithmetic. The stop begins so early that the grace, KILL and taking leave lie
+// inside: at wall - grace - margin, where the margin is 2 s or a tenth of a short wall time. When
+// that would leave the job less than half of the wall time, it gets half, and the grace is cut.
+struct WallPlan {
+  Duration stop_after;  // from the start
+  Duration grace;
+};
+WallPlan plan_wall_time(Duration wall, Duration grace);
 
 // Exit code of a job that ends by this cause.
 int exit_code_of(const Cause& cause);

@@ -2,6 +2,7 @@
 // what is whole), saves while ranks run, and the comparison of what the ranks loaded.
 #include <algorithm>
 
+#include "base/exit_codes.h"
 #include "supervisor/policy.h"
 
 namespace hvd {
@@ -11,7 +12,6 @@ using namespace std::chrono_literals;
 namespace {
 // Verifying reads all shards: at 200 MB/s this is about 350 GB a host.
 constexpr Duration kPrepareLimit = 30min;
-constexpr int kNothingToResume = 3;
 }  // namespace
 
 uint32_t Policy::ask(uint32_t host, Request kind, uint64_t step) {
@@ -57,7 +57,7 @@ void Policy::prepare_late(Time now) {
 void Policy::setup_failed(const std::string& text, Time now, int first_code) {
   Cause cause;
   cause.kind = Cause::Kind::setup;
-  cause.code = attempts_started_ == 0 ? first_code : 70;
+  cause.code = attempts_started_ == 0 ? first_code : kExitGaveUp;
   cause.text = text;
   fail(cause, now);
 }
@@ -139,7 +139,8 @@ void Policy::verify_newest(Time now) {
       foreign_ && (candidates_.empty() || foreign_->step > candidates_.front().step);
   if (candidates_.empty() && !foreign_) {
     if (job_.resume && attempts_started_ == 0) {
-      setup_failed("there is no whole checkpoint in " + job_.checkpoint_dir, now, kNothingToResume);
+      setup_failed("there is no whole checkpoint in " + job_.checkpoint_dir, now,
+                   kExitNothingToResume);
       return;
     }
     if (!verified_.empty()) {
@@ -191,7 +192,7 @@ void Policy::go(const Candidate* from) {
 // ---- saves ----
 
 void Policy::said(uint32_t host, const ShardSaved& m, Time) {
-  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.shard.rank)) return;
+  if (!current(m.attempt) || !ranks_work() || !is_rank_of(host, m.shard.rank)) return;
   Save& save = saves_[m.step];
   save.shards.resize(job_.size);
   Shard& shard = save.shards[m.shard.rank];
@@ -224,7 +225,7 @@ void Policy::commit(uint64_t step, Save& save) {
   }
 }
 
-void Policy::said(uint32_t host, const Performed& m, Time) {
+void Policy::said(uint32_t host, const Performed& m, Time now) {
   const auto request = take_request(m.request, host);
   if (!request) return;
   if (request->kind != Request::commit) {
@@ -236,6 +237,7 @@ void Policy::said(uint32_t host, const Performed& m, Time) {
   Save& save = found->second;
   if (!m.error.empty() && save.error.empty()) save.error = job_.hosts[host].name + ": " + m.error;
   if (--save.commits_open == 0) save_done(request->step, save);
+  if (phase_ == Phase::stopping) stopped_all(now);
 }
 
 void Policy::save_done(uint64_t step, Save& save) {
@@ -246,6 +248,7 @@ void Policy::save_done(uint64_t step, Save& save) {
     verified_.insert(step);
     rejected_.erase(step);
     committed_ever_ = true;
+    note_saved();
     prune();
   } else {
     say(Say::Level::warning,
@@ -271,7 +274,7 @@ void Policy::prune() {
 // ---- loads ----
 
 void Policy::said(uint32_t host, const StateLoaded& m, Time now) {
-  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.rank)) return;
+  if (!current(m.attempt) || !ranks_work() || !is_rank_of(host, m.rank)) return;
   loaded_[m.rank] = m;
   if (loaded_.size() < job_.size) return;
   std::string error;
@@ -283,7 +286,7 @@ void Policy::said(uint32_t host, const StateLoaded& m, Time now) {
   if (error.empty()) error = compare_states(digests);
   loaded_.clear();
   send_to_active(LoadResult{attempt_, error});
-  if (error.empty()) return;
+  if (error.empty() || phase_ != Phase::running) return;
   rejected_.insert(resumed_step_);
   Cause cause;
   cause.kind = Cause::Kind::bad_state;

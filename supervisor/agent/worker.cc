@@ -14,10 +14,10 @@ namespace {
 std::optional<SpawnFailure> check_workdir(const std::string& workdir) {
   struct stat st;
   if (stat(workdir.c_str(), &st) != 0) {
-    return SpawnFailure{errno_error("cannot enter the directory " + workdir, errno).text, 126};
+    return SpawnFailure{errno_error("cannot enter the directory " + workdir, errno).text, kExitCannotRun};
   }
   if (!S_ISDIR(st.st_mode)) {
-    return SpawnFailure{"cannot enter the directory " + workdir + ": it is not one", 126};
+    return SpawnFailure{"cannot enter the directory " + workdir + ": it is not one", kExitCannotRun};
   }
   return std::nullopt;
 }
@@ -44,11 +44,11 @@ Worker::~Worker() {
 
 std::optional<SpawnFailure> Worker::start(const StartAttempt& start, WorkerSurroundings around,
                                           const std::string& folder) {
-  if (start.argv.empty()) return SpawnFailure{"no program was named", 127};
+  if (start.argv.empty()) return SpawnFailure{"no program was named", kExitNotFound};
   if (auto failure = check_workdir(around.workdir)) return failure;
   Result<NotifySocket> notify = NotifySocket::open(poller_, poll_name(Source::notify, index_),
                                                    folder + "/notify-" + std::to_string(rank()));
-  if (!notify) return SpawnFailure{notify.error().text, 126};
+  if (!notify) return SpawnFailure{notify.error().text, kExitCannotRun};
   around.notify_socket = notify->path();
   notify_.emplace(std::move(*notify));
 
@@ -69,7 +69,7 @@ std::optional<SpawnFailure> Worker::start(const StartAttempt& start, WorkerSurro
 
 SpawnResult Worker::spawn_with_pipes(SpawnSpec& spec) {
   Result<Pipe> out = make_pipe(), err = make_pipe();
-  if (!out || !err) return SpawnFailure{(out ? err : out).error().text, 126};
+  if (!out || !err) return SpawnFailure{(out ? err : out).error().text, kExitCannotRun};
   spec.out = out->write.get();
   spec.err = err->write.get();
   SpawnResult result = spawn(spec);

@@ -308,7 +308,8 @@ TEST_CASE("limits, paths and display") {
 
   const RunCommand full = run(
       "-np 2 --wdir sub/../data --checkpoint-dir ckpt/ --checkpoint-every 5m --checkpoint-keep 5 "
-      "--grace 1m --failure-grace 0 --start-timeout 2.5 --heartbeat-timeout 300ms --max-restarts 7 "
+      "--grace 1m --failure-grace 0 --walltime 2h30m --start-timeout 2.5 --heartbeat-timeout 300ms "
+      "--max-restarts 7 "
       "--log-dir logs --timestamps --only-ranks 1,0-1 -v --accept-new-host-keys --dry-run train");
   CHECK(full.job.workdir == "/work/run/data");
   CHECK(full.job.checkpoint_dir == "/work/run/data/ckpt");
@@ -316,6 +317,7 @@ TEST_CASE("limits, paths and display") {
   CHECK(full.job.checkpoint_keep == 5);
   CHECK(full.job.grace == std::chrono::seconds(60));
   CHECK(full.job.failure_grace == Duration::zero());
+  CHECK(full.job.wall_time == std::chrono::minutes(150));
   CHECK(full.job.start_timeout == std::chrono::milliseconds(2500));
   CHECK(full.job.silence == std::chrono::milliseconds(300));
   CHECK(full.job.max_restarts == 7u);

@@ -516,6 +516,10 @@ TEST_CASE("a stop by the user: grace, then at once, never a relaunch") {
   scene.event(StopRequested{SIGINT});
   REQUIRE(std::holds_alternative<StopAttempt>(scene.asked.back().message));
   CHECK(std::get<StopAttempt>(scene.asked.back().message).grace_ns == 30'000'000'000u);
+  scene.event(StopRequested{SIGINT});  // the same key press
+  scene.pass(1s);
+  scene.event(StopRequested{SIGHUP});  // the terminal that closes
+  CHECK(std::get<StopAttempt>(scene.asked.back().message).grace_ns > 0);
   scene.event(StopRequested{SIGINT});
   CHECK(std::get<StopAttempt>(scene.asked.back().message).grace_ns == 0);
   scene.answers_stop = true;
@@ -547,6 +551,20 @@ TEST_CASE("a stop by the user ends every phase") {
     CHECK(scene.finish()->code == 143);
     CHECK(scene.starts.size() == 1);
   }
+  SUBCASE("stopping after a failure that ends the job anyway") {
+    Scene scene = running(1, 0, false);
+    scene.ended(0, 7);
+    scene.event(StopRequested{SIGTERM});
+    scene.answer();
+    CHECK(scene.finish()->code == 7);
+  }
+  SUBCASE("all ranks ended well") {
+    Scene scene = running(1);
+    for (uint32_t rank = 0; rank < 2; ++rank) scene.ended(rank, 0);
+    scene.event(StopRequested{SIGTERM});
+    scene.answer();
+    CHECK(scene.finish()->code == 0);
+  }
   SUBCASE("backing off") {
     Scene scene = running(1);
     for (int i = 0; i < 2; ++i) {
@@ -555,6 +573,155 @@ TEST_CASE("a stop by the user ends every phase") {
     }
     scene.event(StopRequested{SIGHUP});
     CHECK(scene.finish()->code == 129);
+  }
+}
+
+TEST_CASE("a stop in order whose ranks save ends with 75, of whatever reason") {
+  for (const bool by_wall_time : {false, true}) {
+    for (const bool save : {false, true}) {
+      Scene scene(2);
+      scene.job.wall_time = 100s;
+      scene.start();
+      for (uint32_t host = 0; host < 2; ++host) scene.up(host);
+      scene.answer();
+      scene.save(5);  // before the stop: not what the job ended with
+      scene.answers_stop = false;
+      if (by_wall_time) {
+        scene.pass(68s);
+      } else {
+        scene.event(StopRequested{SIGTERM});
+      }
+      if (save) scene.save(6);
+      for (uint32_t rank = 0; rank < 4; ++rank) scene.ended(rank, 0);
+      for (uint32_t host = 0; host < 2; ++host) scene.say(host, AttemptStopped{1, 1});
+      REQUIRE(scene.finish() != nullptr);
+      CHECK(scene.finish()->code == (save ? 75 : by_wall_time ? 124 : 143));
+      CHECK_FALSE(scene.finish()->from_worker);
+      CHECK(scene.finish()->newest_step == (save ? 6u : 5u));
+    }
+  }
+}
+
+TEST_CASE("a commit under way when the last rank ends is waited for, within the grace") {
+  for (const bool answered : {true, false}) {
+    Scene scene = running(2);
+    scene.answers_stop = false;
+    scene.event(StopRequested{SIGINT});
+    scene.asked.clear();
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      ShardSaved m;
+      m.attempt = 1;
+      m.step = 7;
+      m.shard = Shard{rank, 100, std::string(32, 'a'), std::string(32, 'b')};
+      scene.say(scene.policy->host_of(rank), m);
+      scene.ended(rank, 0);
+    }
+    for (uint32_t host = 0; host < 2; ++host) scene.say(host, AttemptStopped{1, 1});
+    CHECK(scene.finish() == nullptr);
+    if (answered) scene.answer();
+    scene.pass(41s);
+    REQUIRE(scene.finish() != nullptr);
+    CHECK(scene.finish()->code == (answered ? 75 : 130));
+  }
+}
+
+TEST_CASE("a stop in order says what it waits for every ten seconds") {
+  Scene scene = running(2);
+  scene.answers_stop = false;
+  scene.event(StopRequested{SIGINT});
+  CHECK(scene.said_text("stopping all ranks within 30 s"));
+  scene.ended(0, 0);
+  scene.pass(10s);
+  CHECK(scene.said_text("still stopping rank 1 on h1, rank 2 on h2, rank 3 on h2: KILL in 20 s"));
+  for (uint32_t rank = 1; rank < 4; ++rank) scene.ended(rank, 0);
+  scene.pass(10s);
+  CHECK(scene.said_text("still stopping what they started: KILL in 10 s"));
+}
+
+TEST_CASE("the wall time leaves room for the grace, and half of itself to the job") {
+  const auto plan = [](Duration wall, Duration grace) {
+    const WallPlan p = plan_wall_time(wall, grace);
+    CHECK(p.stop_after + p.grace < wall);
+    CHECK(p.stop_after >= wall / 2);
+    return p;
+  };
+  CHECK(plan(2h, 30s).stop_after == 2h - 32s);
+  CHECK(plan(2h, 30s).grace == 30s);
+  CHECK(plan(10s, 1s).stop_after == 8s);
+  CHECK(plan(10s, 30s).stop_after == 5s);
+  CHECK(plan(10s, 30s).grace == 4s);
+  CHECK(plan(1s, 0s).stop_after == 900ms);
+}
+
+TEST_CASE("the wall time ends every phase, and forbids another attempt") {
+  Scene scene(1);
+  scene.job.wall_time = 10s;
+  scene.job.grace = 1s;
+  SUBCASE("gathering") {
+    scene.start();
+    scene.pass(9s);
+    CHECK(scene.finish()->code == 124);
+  }
+  SUBCASE("stopping after a failure, where the job could go on") {
+    scene.start();
+    scene.up(0);
+    scene.answer();
+    scene.answers_stop = false;
+    scene.ended(0, 9);
+    scene.pass(9s);
+    scene.say(0, AttemptStopped{1, 1});
+    CHECK(scene.finish()->code == 124);
+    CHECK(scene.starts.size() == 1);
+  }
+  SUBCASE("running, after the user asked for a stop") {
+    scene.start();
+    scene.up(0);
+    scene.answer();
+    scene.answers_stop = false;
+    scene.event(StopRequested{SIGTERM});
+    scene.pass(9s);
+    scene.say(0, AttemptStopped{1, 1});
+    CHECK(scene.finish()->code == 143);
+  }
+}
+
+TEST_CASE("f2: what follows the first abnormal end is a consequence, and counted") {
+  Scene scene = running(4, 0, false);
+  scene.answers_stop = false;
+  scene.ended(3, 7);
+  for (uint32_t rank : {0u, 1u, 2u, 4u, 5u, 6u, 7u}) {
+    if (rank % 2 == 0)
+      scene.ended(rank, 0, SIGTERM);
+    else
+      scene.ended(rank, 221);
+  }
+  scene.answers_stop = true;
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 7);
+  CHECK(scene.finish()->cause.rank == 3u);
+  CHECK(scene.finish()->consequence_count == 7);
+  CHECK(scene.finish()->consequences.front() == "rank 0 on h1 was killed by SIGTERM");
+}
+
+TEST_CASE("f5: ranks that end with 0 while a failure is on its way are no success") {
+  for (const bool zeros_first : {false, true}) {
+    for (const bool host_lost : {false, true}) {
+      Scene scene = running(3, 0, false);
+      const auto fault = [&] {
+        if (host_lost) {
+          scene.down(2, HostEnd::lost);
+        } else {
+          scene.ended(5, 0, SIGKILL);
+        }
+      };
+      if (!zeros_first) fault();
+      for (uint32_t rank = 0; rank < 5; ++rank) scene.ended(rank, 0);
+      if (zeros_first) fault();
+      scene.answer();
+      REQUIRE(scene.finish() != nullptr);
+      CHECK(scene.finish()->code == (host_lost ? 70 : 137));
+    }
   }
 }
 

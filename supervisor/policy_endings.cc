@@ -1,0 +1,361 @@
+// The policy's part about endings: what a rank's end means, stops that were asked for by the user
+// or the wall time, what may be tried again, and the job's end.
+//
+// A stop in order is one that was asked for. Its ranks get TERM and the grace and may save; a
+// checkpoint that is committed meanwhile makes it end with 75. A failure's stop has the shorter
+// failure grace, and can no longer lead to a checkpoint. What ends the job is fixed by what came
+// first: a failure stays the cause when a stop is asked for behind it, unless the job would have
+// gone on.
+#include <algorithm>
+#include <csignal>
+
+#include "base/exit_codes.h"
+#include "base/process.h"
+#include "supervisor/policy.h"
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr uint32_t kDefaultRestarts = 10;
+constexpr uint32_t kCrashLoop = 3;
+constexpr uint32_t kPoisoned = 2;
+// Beyond the grace, for the KILL and for the answer to travel.
+constexpr Duration kStopMargin = 10s;
+// How often a stop in order says what it waits for.
+constexpr Duration kCountDown = 10s;
+// One key press can arrive twice, from the terminal and from a wrapper that passes it on.
+constexpr Duration kOneKeyPress = 250ms;
+// Before the end of the wall time, for KILL and for taking leave.
+constexpr Duration kWallMargin = 2s;
+// How many ranks or ends one line names.
+constexpr size_t kNamed = 6;
+
+bool program_fault(int signal) {
+  return signal == SIGSEGV || signal == SIGABRT || signal == SIGBUS || signal == SIGFPE ||
+         signal == SIGILL;
+}
+
+// The program itself ended the attempt: not a person, the kernel's memory killer or a host.
+bool own_doing(const Cause& cause) {
+  switch (cause.kind) {
+    case Cause::Kind::exited:
+    case Cause::Kind::left_early:
+    case Cause::Kind::aborted:
+      return true;
+    case Cause::Kind::killed:
+      return program_fault(cause.signal);
+    default:
+      return false;
+  }
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of('\n');
+  if (end == std::string::npos) return "";
+  const size_t start = text.rfind('\n', end);
+  return text.substr(start == std::string::npos ? 0 : start + 1, end + 1);
+}
+
+bool same_ending(const Cause& a, const Cause& b) {
+  return a.kind == b.kind && a.code == b.code && a.signal == b.signal &&
+         last_line(a.last_lines) == last_line(b.last_lines);
+}
+
+bool asked_for(const Cause& cause) {
+  return cause.kind == Cause::Kind::user || cause.kind == Cause::Kind::wall_time;
+}
+
+}  // namespace
+
+WallPlan plan_wall_time(Duration wall, Duration grace) {
+  const Duration margin = std::min<Duration>(kWallMargin, wall / 10);
+  const Duration stop = std::max<Duration>(wall / 2, wall - grace - margin);
+  return {stop, std::min<Duration>(grace, wall - stop - margin)};
+}
+
+int exit_code_of(const Cause& cause) {
+  switch (cause.kind) {
+    case Cause::Kind::none:
+      return 0;
+    case Cause::Kind::exited:
+    case Cause::Kind::not_started:
+    case Cause::Kind::setup:
+      return cause.code;
+    case Cause::Kind::aborted:
+      return cause.code != 0 ? cause.code & 255 : 1;
+    case Cause::Kind::killed:
+      return kExitSignalBase + cause.signal;
+    case Cause::Kind::user:
+      return cause.saved ? kExitStoppedSaved : kExitSignalBase + cause.signal;
+    case Cause::Kind::wall_time:
+      return cause.saved ? kExitStoppedSaved : kExitWallTime;
+    case Cause::Kind::left_early:
+      return 1;
+    default:
+      return kExitGaveUp;
+  }
+}
+
+std::string describe_ending(const WorkerEnded& ended, const std::string& rank_name) {
+  if (!ended.not_started.empty()) return rank_name + " could not start: " + ended.not_started;
+  if (ended.signal != 0) return rank_name + " was killed by " + signal_name(ended.signal);
+  if (ended.left_early) {
+    return rank_name + " ended with exit code 0 without hvd_finalize while other ranks ran";
+  }
+  return rank_name + " ended with exit code " + std::to_string(ended.exit_code);
+}
+
+// ---- a rank's end ----
+
+void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
+  if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
+  note_steps(m.steps);
+  working_.erase(m.rank);
+  const bool last = ended_ok_ + 1 == job_.size;
+  const bool good =
+      m.signal == 0 && m.exit_code == 0 && m.not_started.empty() && (!m.left_early || last);
+  const std::string text = describe_ending(m, rank_name(m.rank));
+  if (phase_ != Phase::running) {
+    if (!good) note_consequence(text);
+    return;
+  }
+  if (good) {
+    if (++ended_ok_ == job_.size) stop_attempt(Duration::zero(), now);
+    return;
+  }
+  Cause cause;
+  cause.kind = !m.not_started.empty() ? Cause::Kind::not_started
+               : m.signal != 0        ? Cause::Kind::killed
+               : m.left_early         ? Cause::Kind::left_early
+                                      : Cause::Kind::exited;
+  cause.rank = m.rank;
+  cause.host = host;
+  cause.code = m.exit_code;
+  cause.signal = m.signal;
+  cause.text = text;
+  cause.last_lines = m.last_lines;
+  fail(cause, now);
+}
+
+void Policy::note_consequence(const std::string& text) {
+  say(Say::Level::detail, text + " (a consequence)");
+  if (consequences_.size() < kNamed) consequences_.push_back(text);
+  ++consequence_count_;
+}
+
+void Policy::said(uint32_t host, const WorkerAborted& m, Time now) {
+  if (!current(m.attempt) || !is_rank_of(host, m.rank) || phase_ != Phase::running) return;
+  Cause cause;
+  cause.kind = Cause::Kind::aborted;
+  cause.rank = m.rank;
+  cause.host = host;
+  cause.code = m.code;
+  cause.text = rank_name(m.rank) + " called hvd_abort: " + m.reason;
+  fail(cause, now);
+}
+
+// ---- stops in order ----
+
+void Policy::on(const StopRequested& event, Time now) {
+  if (stop_asked_) return asked_again(event.signal, now);
+  stop_asked_ = now;
+  Cause cause;
+  cause.kind = Cause::Kind::user;
+  cause.signal = event.signal;
+  cause.text = "stopped by " + signal_name(event.signal);
+  end_in_order(cause, signal_name(event.signal), job_.grace, now);
+}
+
+// A terminal that closes sends more than one HUP, and takes the reader of the output along: only
+// what a person repeats means now.
+void Policy::asked_again(int signal, Time now) {
+  if (signal != SIGINT && signal != SIGTERM) return;
+  if (phase_ != Phase::stopping || now - *stop_asked_ < kOneKeyPress) return;
+  say(Say::Level::warning, "killing what still runs");
+  stop_attempt(Duration::zero(), now);
+}
+
+void Policy::wall_time_over(Time now) {
+  wall_stop_.reset();
+  if (stop_asked_) return;
+  Cause cause;
+  cause.kind = Cause::Kind::wall_time;
+  cause.text = "stopped for the wall time of " + format_duration(*job_.wall_time);
+  const WallPlan plan = plan_wall_time(*job_.wall_time, job_.grace);
+  end_in_order(cause,
+               "the wall time of " + format_duration(*job_.wall_time) + " ends in " +
+                   format_duration(*job_.wall_time - plan.stop_after),
+               plan.grace, now);
+}
+
+void Policy::end_in_order(const Cause& cause, const std::string& why, Duration grace, Time now) {
+  if (phase_ == Phase::stopping) {
+    if (cause_.kind == Cause::Kind::none) return;  // all ranks ended well
+    // Of a stop in order, the reason stays. Behind a failure, there is no other attempt.
+    if (!asked_for(cause_)) last_word_ = cause;
+    return say(Say::Level::warning, why + ": stopping already, once more kills what still runs");
+  }
+  cause_ = cause;
+  if (phase_ != Phase::running) return finish_with_cause();
+  say(Say::Level::warning,
+      why + ": stopping all ranks within " + format_duration(grace) + ", once more kills them now");
+  stop_attempt(grace, now);
+}
+
+bool Policy::ranks_work() const {
+  return phase_ == Phase::running || (phase_ == Phase::stopping && asked_for(cause_));
+}
+
+void Policy::note_saved() {
+  if (phase_ == Phase::stopping && asked_for(cause_)) cause_.saved = true;
+}
+
+void Policy::count_down(Time now) {
+  count_down_.reset();
+  if (now >= kill_at_) return;
+  std::string names;
+  size_t named = 0;
+  for (const uint32_t rank : working_) {
+    if (named == kNamed) break;
+    names += (named++ == 0 ? "" : ", ") + rank_name(rank);
+  }
+  if (working_.size() > named) names += " and " + std::to_string(working_.size() - named) + " more";
+  const auto left = std::chrono::duration_cast<std::chrono::seconds>(kill_at_ - now + 500ms);
+  say(Say::Level::warning, "still stopping " + (names.empty() ? "what they started" : names) +
+                               ": KILL in " + format_duration(left));
+  count_down_ = now + kCountDown;
+}
+
+// ---- stopping ----
+
+void Policy::fail(Cause cause, Time now) {
+  say(Say::Level::error, cause.text);
+  cause_ = std::move(cause);
+  cause_.gone = cause_.rank;
+  for (const HostPlaces& places : placement_) {
+    if (!cause_.gone && places.host == cause_.host) cause_.gone = places.places.front().rank;
+  }
+  if (cause_.kind == Cause::Kind::host_silent) take_spare(*cause_.host);
+  stop_attempt(job_.failure_grace, now);
+}
+
+void Policy::stop_attempt(Duration grace, Time now) {
+  phase_ = Phase::stopping;
+  deadline_ = now + grace + kStopMargin;
+  kill_at_ = now + grace;
+  if (asked_for(cause_)) count_down_ = now + kCountDown;
+  StopAttempt stop;
+  stop.attempt = attempt_;
+  stop.grace_ns = static_cast<uint64_t>(grace.count());
+  stop.failed = cause_.gone.has_value();
+  stop.failed_rank = cause_.gone.value_or(0);
+  stop.reason = cause_.text;
+  send_to_active(stop);
+  stopped_all(now);
+}
+
+void Policy::stopped_all(Time now) {
+  for (const HostState& host : hosts_) {
+    if (host.active) return;
+  }
+  // A commit under way may be the last ranks' work.
+  if (asked_for(cause_) && open_requests(Request::commit) > 0) return;
+  deadline_.reset();
+  count_down_.reset();
+  if (cause_.kind == Cause::Kind::none || asked_for(cause_)) return finish_with_cause();
+  std::string why_not;
+  const bool go_on = may_go_on(why_not);
+  last_failure_ = cause_;
+  if (go_on && last_word_) cause_ = *last_word_;
+  if (go_on && !last_word_) return relaunch(now);
+  if (!why_not.empty()) say(Say::Level::error, why_not);
+  finish_with_cause();
+}
+
+bool Policy::can_go_on() const {
+  return !job_.checkpoint_dir.empty() || job_.resume || committed_ever_;
+}
+
+uint32_t Policy::restart_limit() const {
+  return job_.max_restarts.value_or(can_go_on() ? kDefaultRestarts : 0);
+}
+
+bool Policy::may_go_on(std::string& why_not) {
+  if (cause_.kind == Cause::Kind::not_started || cause_.kind == Cause::Kind::setup) return false;
+  same_endings_ = !progressed_ && own_doing(cause_) && same_ending(cause_, last_failure_)
+                      ? same_endings_ + 1
+                      : 1;
+  const uint32_t limit = restart_limit();
+  if (limit == 0) return false;
+  if (same_endings_ >= kCrashLoop && !job_.max_restarts) {
+    why_not = "the same failure " + std::to_string(kCrashLoop) +
+              " times in a row without progress: another try would end the same way";
+    return false;
+  }
+  if (resumed_ && !progressed_ && own_doing(cause_) && ++failures_from_checkpoint_ >= kPoisoned) {
+    rejected_.insert(resumed_step_);
+    say(Say::Level::warning, "checkpoint " + step_folder(resumed_step_) +
+                                 " is set aside: the program failed " + std::to_string(kPoisoned) +
+                                 " times right after reading it");
+  }
+  if (cause_.kind == Cause::Kind::link_lost) return true;
+  if (restarts_ >= limit) {
+    why_not = "the restart budget of " + std::to_string(limit) + " is used up without progress";
+    cause_.kind = Cause::Kind::agent_ended;  // ends with 70, whatever the last code was
+    return false;
+  }
+  ++restarts_;
+  return true;
+}
+
+void Policy::relaunch(Time now) {
+  Duration pause = Duration::zero();
+  // Another checkpoint is another try.
+  if (restarts_ > 1 && last_failure_.kind != Cause::Kind::bad_state) {
+    const double longest = std::min(60.0, static_cast<double>(1u << std::min(restarts_ - 2, 6u)));
+    const double share = 0.5 + 0.5 * std::uniform_real_distribution<>(0, 1)(random_);
+    pause = Duration(static_cast<int64_t>(longest * share * 1e9));
+  }
+  if (pause == Duration::zero()) return gather(now);
+  say(Say::Level::info, "restart " + std::to_string(restarts_) + " in " + format_duration(pause));
+  phase_ = Phase::backing_off;
+  deadline_ = now + pause;
+}
+
+// Agents that did not stop their ranks in time are cut off: their lease ends what runs there.
+void Policy::drop_unstopped(Time now) {
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (!hosts_[host].active) continue;
+    say(Say::Level::error, job_.hosts[host].name + " did not stop its ranks in time: cut off");
+    hosts_[host].active = false;
+    hosts_[host].link = Link::none;
+    out_.push_back(Drop{host});
+  }
+  if (open_requests(Request::commit) > 0) {
+    say(Say::Level::error, "a checkpoint was not committed in time");
+    requests_.clear();
+  }
+  stopped_all(now);
+}
+
+void Policy::finish_with_cause() {
+  phase_ = Phase::done;
+  Finish finish;
+  finish.code = exit_code_of(cause_);
+  finish.from_worker = cause_.kind == Cause::Kind::exited || cause_.kind == Cause::Kind::killed ||
+                       cause_.kind == Cause::Kind::aborted;
+  finish.cause = cause_;
+  if (!asked_for(cause_)) {
+    finish.consequences = consequences_;
+    finish.consequence_count = consequence_count_;
+  }
+  finish.attempts = attempts_started_;
+  if (!verified_.empty()) finish.newest_step = *verified_.rbegin();
+  finish.reached_step = reached_step_;
+  out_.push_back(std::move(finish));
+}
+
+}  // namespace hvd
