@@ -30,12 +30,16 @@
 namespace hvd {
 
 // Changes with any change of the messages below.
-inline constexpr uint32_t kProtocol = 1;
+inline constexpr uint32_t kProtocol = 2;
 
 // The line an agent prints first on wire 1, followed by the build and a newline.
 inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// Who sent the KILL that ended a rank: the agent itself, the kernel for lack of memory, somebody
+// else; or whether it was for memory cannot be told on that host.
+enum class Killer : uint8_t { unknown, agent, memory, other, kLast = other };
 
 enum class Stream : uint8_t { out, err, kLast = err };
 
@@ -266,6 +270,23 @@ struct WriteJobFile {
   }
 };
 
+// The user stops the launcher for a while (Ctrl-Z): the agent stops all processes of its ranks,
+// holds its lease and answers Suspended.
+struct Suspend {
+  template <class M, class V>
+  static void visit(M&, V& v) {
+    v();
+  }
+};
+
+// The launcher goes on, and so do the ranks; the lease counts again.
+struct Resume {
+  template <class M, class V>
+  static void visit(M&, V& v) {
+    v();
+  }
+};
+
 // The job is over: stop what still runs and end.
 struct Goodbye {
   uint64_t grace_ns = 0;
@@ -278,7 +299,7 @@ struct Goodbye {
 using ToAgent =
     std::variant<LauncherHello, Echo, StartAttempt, StopAttempt, Credit, ExchangeResult, SaveResult,
                  LoadResult, ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
-                 PruneCheckpoints, WriteJobFile, Goodbye>;
+                 PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -316,15 +337,17 @@ struct WorkerStarted {
 // The main process of a rank ended, or could not be started.
 struct WorkerEnded {
   uint32_t attempt = 0, rank = 0;
-  int32_t exit_code = 0;    // meaningful when signal is 0
-  int32_t signal = 0;       // 0 if it exited by itself
+  int32_t exit_code = 0;            // meaningful when signal is 0
+  int32_t signal = 0;               // 0 if it exited by itself
+  Killer killer = Killer::unknown;  // meaningful when signal is KILL
   std::string not_started;  // why the program could not run, else empty (exit_code is 126 or 127)
   bool left_early = false;  // used libhvdcomm and exited 0 without hvd_finalize
   std::string last_lines;   // the end of its stderr, at most 2 KiB
   std::vector<RankStep> steps;  // last known of all ranks of this host
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.attempt, m.rank, m.exit_code, m.signal, m.not_started, m.left_early, m.last_lines, m.steps);
+    v(m.attempt, m.rank, m.exit_code, m.signal, m.killer, m.not_started, m.left_early, m.last_lines,
+      m.steps);
   }
 };
 
@@ -339,6 +362,14 @@ struct AttemptStopped {
 };
 
 // `bytes` stay the last member: kOutputHead.
+// Answers Suspend: the ranks stand still.
+struct Suspended {
+  template <class M, class V>
+  static void visit(M&, V& v) {
+    v();
+  }
+};
+
 struct Output {
   uint32_t attempt = 0, rank = 0;
   Stream stream = Stream::out;
@@ -465,10 +496,10 @@ struct AgentNotice {
   }
 };
 
-using FromAgent =
-    std::variant<AgentHello, Beat, WorkerStarted, WorkerEnded, AttemptStopped, Output, OutputEnd,
-                 ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint, WorkerAborted,
-                 DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed, AgentNotice>;
+using FromAgent = std::variant<AgentHello, Beat, WorkerStarted, WorkerEnded, AttemptStopped, Output,
+                               OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
+                               WorkerAborted, DirectoryProbed, CheckpointsListed,
+                               CheckpointVerified, Performed, Suspended, AgentNotice>;
 
 // ---- wire 2, worker to agent ----
 

@@ -1,5 +1,6 @@
 #include "base/process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
@@ -12,7 +13,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <set>
 #include <string_view>
 
 #include "base/exit_codes.h"
@@ -130,15 +134,17 @@ SpawnResult spawn(const SpawnSpec& spec) {
   sigprocmask(SIG_SETMASK, &before, nullptr);
 
   if (pid < 0) {
-    return SpawnFailure{std::string("cannot start a process: ") + std::strerror(fork_errno), kExitCannotRun};
+    return SpawnFailure{std::string("cannot start a process: ") + std::strerror(fork_errno),
+                        kExitCannotRun};
   }
   if (report.stage != Stage::none) {
     waitpid(pid, nullptr, 0);
     const int number = report.number;
-    return SpawnFailure{spec.program + ": " + describe(report.stage) +
-                            (report.stage == Stage::workdir ? " " + spec.workdir : "") + ": " +
-                            std::strerror(number),
-                        number == ENOENT && report.stage == Stage::exec ? kExitNotFound : kExitCannotRun};
+    return SpawnFailure{
+        spec.program + ": " + describe(report.stage) +
+            (report.stage == Stage::workdir ? " " + spec.workdir : "") + ": " +
+            std::strerror(number),
+        number == ENOENT && report.stage == Stage::exec ? kExitNotFound : kExitCannotRun};
   }
   Child child;
   child.pid = pid;
@@ -147,7 +153,8 @@ SpawnResult spawn(const SpawnSpec& spec) {
     const int number = errno;
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
-    return SpawnFailure{std::string("cannot watch a process: ") + std::strerror(number), kExitCannotRun};
+    return SpawnFailure{std::string("cannot watch a process: ") + std::strerror(number),
+                        kExitCannotRun};
   }
   return child;
 }
@@ -205,6 +212,12 @@ Ending reap(const Child& child) {
   return Ending{0, info.si_status};
 }
 
+int ended_by(pid_t pid) {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return 0;
+  return info.si_pid == pid && info.si_code != CLD_EXITED ? info.si_status : 0;
+}
+
 std::string signal_name(int signal) {
   const char* name = sigabbrev_np(signal);
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
@@ -212,10 +225,10 @@ std::string signal_name(int signal) {
 
 namespace {
 
-// Appends the direct children of `pid`, over all of its threads' lists.
-void append_children(pid_t pid, std::vector<pid_t>& out) {
+// Appends the children that one thread of a process has started.
+void append_children(pid_t pid, pid_t thread, std::vector<pid_t>& out) {
   char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
+  std::snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, thread);
   const Fd fd(open(path, O_RDONLY | O_CLOEXEC));
   if (!fd) return;
   char block[4096];
@@ -236,11 +249,26 @@ void append_children(pid_t pid, std::vector<pid_t>& out) {
   }
 }
 
-// Every descendant of the calling process, parents before their children.
+// Every descendant of the calling process by way of main threads, parents before their children.
 std::vector<pid_t> descendants() {
   std::vector<pid_t> tree;
-  append_children(getpid(), tree);
-  for (size_t i = 0; i < tree.size(); ++i) append_children(tree[i], tree);
+  append_children(getpid(), getpid(), tree);
+  for (size_t i = 0; i < tree.size(); ++i) append_children(tree[i], tree[i], tree);
+  return tree;
+}
+
+// The same by way of all threads, which costs more.
+std::vector<pid_t> descendants_of_all_threads() {
+  std::vector<pid_t> tree;
+  append_children(getpid(), getpid(), tree);
+  for (size_t i = 0; i < tree.size(); ++i) {
+    const std::string tasks = "/proc/" + std::to_string(tree[i]) + "/task";
+    const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir(tasks.c_str()), closedir);
+    while (const dirent* entry = threads ? readdir(threads.get()) : nullptr) {
+      const pid_t thread = std::atoi(entry->d_name);
+      if (thread > 0) append_children(tree[i], thread, tree);
+    }
+  }
   return tree;
 }
 
@@ -263,10 +291,26 @@ bool kill_all_descendants(int limit_ms) {
 
 void reap_orphans(const std::vector<pid_t>& kept) {
   std::vector<pid_t> children;
-  append_children(getpid(), children);
+  append_children(getpid(), getpid(), children);
   for (const pid_t pid : children) {
     if (std::find(kept.begin(), kept.end(), pid) == kept.end()) waitpid(pid, nullptr, WNOHANG);
   }
+}
+
+void stop_descendants() {
+  std::set<pid_t> stopped;
+  for (bool found = true; found;) {
+    found = false;
+    for (const pid_t pid : descendants_of_all_threads()) {
+      if (!stopped.insert(pid).second) continue;
+      found = true;
+      kill(pid, SIGSTOP);
+    }
+  }
+}
+
+void continue_descendants() {
+  for (const pid_t pid : descendants_of_all_threads()) kill(pid, SIGCONT);
 }
 
 bool kill_descendants_once(const std::vector<pid_t>& kept) {

@@ -55,6 +55,9 @@ struct Ending {
 // Reaps a child whose pidfd is readable.
 Ending reap(const Child& child);
 
+// The signal that ended a child that is not reaped yet, or 0.
+int ended_by(pid_t pid);
+
 // "SIGKILL", "SIGSEGV", ... or "signal 77".
 std::string signal_name(int signal);
 
@@ -66,6 +69,11 @@ bool kill_all_descendants(int limit_ms);
 // One round of the same that does not wait, for a loop to repeat. Children in `kept` are killed too
 // but reaped by their owner. True when no child is left.
 bool kill_descendants_once(const std::vector<pid_t>& kept);
+
+// Sends STOP, or CONT, to every descendant of the calling process. STOP is repeated until the walk
+// finds nobody new, since who is not stopped yet may fork.
+void stop_descendants();
+void continue_descendants();
 
 // Reaps children that ended, but for those in `kept`, which their owner reaps: a subreaper is given
 // orphans that nobody else waits for.

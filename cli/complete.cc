@@ -304,6 +304,7 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
                             const Surroundings& surroundings) {
   RunCommand command;
   command.dry_run = asked.dry_run;
+  command.detach = asked.detach;
   if (!argv.empty()) job.argv = argv;
   if (job.argv.empty()) {
     return Error{"no program is named: expected hvdlaunch [OPTIONS] [--] PROGRAM [ARGS...]"};

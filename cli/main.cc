@@ -9,6 +9,7 @@
 #include "base/exit_codes.h"
 #include "base/fd.h"
 #include "cli/options.h"
+#include "launcher/detach.h"
 #include "launcher/job_file.h"
 #include "launcher/launch.h"
 #include "launcher/state_folder.h"
@@ -24,6 +25,34 @@ int fail(const std::string& text, int code) {
   return code;
 }
 
+// The file for what a detached job writes: in the log folder, or with the job's history.
+Result<std::string> output_file(const RunCommand& command) {
+  const std::string& logs = command.settings.log_dir;
+  const StateFolder state;
+  const Status made =
+      logs.empty() ? state.make_job_folder(command.job.id) : make_folders(logs, 0777);
+  if (!made) return made.error();
+  const std::string path =
+      logs.empty() ? state.job_file(command.job.id, "output") : logs + "/output";
+  if (path.empty()) return Error{"--detach: there is no home for the output: name a --log-dir"};
+  return path;
+}
+
+int launch_detached(const RunCommand& command) {
+  const Result<std::string> output = output_file(command);
+  if (!output) return fail(output.error().text, kExitUsage);
+  return run_detached(
+      *output,
+      [&](int pid) {
+        return "job " + command.job.id + " runs in the background as process " +
+               std::to_string(pid) + "; its output goes to " + *output + "; to stop it: kill " +
+               std::to_string(pid);
+      },
+      [&](const std::function<void()>& started) {
+        return launch(command.job, command.placement, command.settings, started);
+      });
+}
+
 int run(RunCommand command) {
   for (const std::string& notice : command.notices) {
     if (command.settings.verbosity >= 0) fail(notice, 0);
@@ -35,6 +64,7 @@ int run(RunCommand command) {
   command.job.id = new_job_id();
   command.job.secret = new_secret();
   command.job.job_file = job_file_text(command.job, HVD_VERSION);
+  if (command.detach) return launch_detached(command);
   return launch(command.job, command.placement, command.settings);
 }
 

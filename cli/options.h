@@ -29,6 +29,7 @@ struct RunCommand {
   Placement placement;
   LaunchSettings settings;
   bool dry_run = false;
+  bool detach = false;
   std::vector<std::string> notices;  // sentences to say before anything starts
 };
 

@@ -221,6 +221,11 @@ Status set_dry_run(Asked& asked, const OptionValue&) {
   return Ok{};
 }
 
+Status set_detach(Asked& asked, const OptionValue&) {
+  asked.detach = true;
+  return Ok{};
+}
+
 // --help and --version are answered before any setting is applied.
 Status no_effect(Asked&, const OptionValue&) {
   return Ok{};
@@ -312,6 +317,10 @@ constexpr Option kOptions[] = {
     {"-v,--verbose", "", kOutput, "say more of what hvdlaunch does", Takes::flag, false, true,
      set_verbose},
     {"-q,--quiet", "", kOutput, "say nothing but errors", Takes::flag, false, true, set_quiet},
+    {"--detach", "", kOther,
+     "go on in the background once all ranks run; says\n"
+     "which process it is and where the output goes",
+     Takes::flag, false, false, set_detach},
     {"--dry-run", "", kOther, "print which rank would run where, and stop", Takes::flag, false,
      false, set_dry_run},
     {"-h,--help", "", kOther, "print this", Takes::flag, false, false, no_effect},

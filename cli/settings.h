@@ -37,6 +37,7 @@ struct Asked {
   LaunchSettings settings;
   bool no_prefix = false;
   bool dry_run = false;
+  bool detach = false;
 };
 
 // One value on its way into Asked.

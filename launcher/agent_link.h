@@ -43,6 +43,8 @@ class AgentLink {
   // Ends the link if a limit has passed.
   void judge(Time now, std::vector<News>& news);
   std::optional<Time> deadline() const;
+  // The owner stood still and could hear nobody: silence counts from now.
+  void forgive_silence(Time now) { last_heard_ = now; }
 
   void send(const ToAgent& message);
   Channel& channel() { return *channel_; }

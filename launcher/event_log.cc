@@ -1,5 +1,6 @@
 #include "launcher/event_log.h"
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 namespace hvd {
@@ -252,6 +253,11 @@ std::string report_json(const Job& job, const Finish& finish, Duration wall) {
   if (finish.newest_step) j["newest_checkpoint_step"] = *finish.newest_step;
   Json cause = {{"kind", name(finish.cause.kind)}, {"text", finish.cause.text}};
   if (finish.cause.rank) cause["rank"] = *finish.cause.rank;
+  if (finish.cause.signal == SIGKILL && finish.cause.kind == Cause::Kind::killed) {
+    cause["killed_for_memory"] = finish.cause.killer == Killer::memory    ? "yes"
+                                 : finish.cause.killer == Killer::unknown ? "unknown"
+                                                                          : "no";
+  }
   if (finish.cause.host) cause["host"] = job.hosts[*finish.cause.host].name;
   j["cause"] = cause;
   return dump(j);

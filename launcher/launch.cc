@@ -1,11 +1,11 @@
 #include "launcher/launch.h"
 
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <deque>
 #include <memory>
+#include <set>
 #include <tuple>
 
 #include "base/build_id.h"
@@ -14,7 +14,9 @@
 #include "launcher/agent_link.h"
 #include "launcher/event_log.h"
 #include "launcher/open_channel.h"
+#include "launcher/signals.h"
 #include "launcher/state_folder.h"
+#include "launcher/suspension.h"
 #include "launcher/terminal_text.h"
 #include "launcher/writer.h"
 #include "supervisor/policy.h"
@@ -36,13 +38,15 @@ constexpr uint64_t kFirstHost = 2;
 
 class Launch {
  public:
-  Launch(const Job& job, const Placement& placement, const LaunchSettings& settings)
+  Launch(const Job& job, const Placement& placement, const LaunchSettings& settings,
+         std::function<void()> on_started)
       : job_(job),
         settings_(settings),
         started_(now()),
         build_(own_build_id()),
         links_(job.hosts.size()),
         watched_(job.hosts.size(), -1),
+        on_started_(std::move(on_started)),
         policy_(job, placement, std::hash<std::string>()(job.id)) {}
 
   int run();
@@ -55,13 +59,15 @@ class Launch {
     std::string log_path;
   };
 
-  void block_signals();
   void open_history();
   void warn(const Status& kept);
   void turn();
   std::optional<Time> next_deadline() const;
   void handle(const Ready& ready);
   void read_signals();
+  void suspend();
+  void stand_still();
+  void note_start(const WorkerStarted& m);
   void return_credit();
   void judge_links(Time now);
   void take_news(uint32_t host, std::vector<AgentLink::News>& news);
@@ -98,11 +104,14 @@ class Launch {
   const Time started_;
   const std::string build_;
   Poller poller_;
-  Fd signals_;
+  Signals signals_;
+  Suspension suspension_;
   Writer writer_;
   StateFolder state_;
   std::vector<std::unique_ptr<AgentLink>> links_;
   std::vector<int> watched_;  // descriptor of each link that the poller has
+  std::function<void()> on_started_;
+  std::set<uint32_t> started_ranks_;  // while somebody waits for all
   Policy policy_;
   std::deque<Event> queue_;
   std::map<StreamKey, OpenStream> streams_;
@@ -120,21 +129,6 @@ class Launch {
   bool over_ = false;
 };
 
-void Launch::block_signals() {
-  signal(SIGPIPE, SIG_IGN);
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  // A HUP that was ignored when we started (nohup) stays ignored.
-  struct sigaction hup;
-  sigaction(SIGHUP, nullptr, &hup);
-  if (hup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
-  sigprocmask(SIG_BLOCK, &set, nullptr);
-  signals_ = Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  HVD_CHECK(signals_.valid());
-}
-
 // The history of a job that was over at once and well would be of no use to anybody.
 void Launch::open_history() {
   history_open_ = true;
@@ -148,8 +142,7 @@ void Launch::warn(const Status& kept) {
 }
 
 int Launch::run() {
-  block_signals();
-  poller_.watch(signals_.get(), kSignals, {true, false});
+  poller_.watch(signals_.fd(), kSignals, {true, false});
   poller_.watch(writer_.fd(), kWriterNews, {true, false});
   last_turn_ = now();
   perform(policy_.start(last_turn_));
@@ -169,6 +162,7 @@ void Launch::turn() {
     step_queue();
     ready = slept ? poller_.wait(Time{}) : std::vector<Ready>{};
   } while (!ready.empty());
+  if (suspension_.ready(now())) stand_still();
   const Time at = now();
   last_turn_ = at;
   judge_links(at);
@@ -181,6 +175,7 @@ void Launch::turn() {
 
 std::optional<Time> Launch::next_deadline() const {
   std::optional<Time> next = earlier(policy_.next_deadline(), goodbye_until_);
+  next = earlier(next, suspension_.deadline());
   for (const auto& link : links_) {
     if (link) next = earlier(next, link->deadline());
   }
@@ -198,12 +193,38 @@ void Launch::handle(const Ready& ready) {
 }
 
 void Launch::read_signals() {
-  signalfd_siginfo info;
-  while (read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int number = static_cast<int>(info.ssi_signo);
+  for (const int number : signals_.take()) {
+    if (number == SIGTSTP) {
+      suspend();
+      continue;
+    }
     // Nothing is left to stop in order: our reader or an agent does not take its last words.
     if (finish_) _exit(kExitSignalBase + number);
     queue_.push_back(StopRequested{number});
+  }
+}
+
+void Launch::suspend() {
+  if (suspension_.begun()) return;
+  std::set<uint32_t> hosts;
+  for (uint32_t host = 0; host < links_.size(); ++host) {
+    if (!links_[host] || !links_[host]->up()) continue;
+    hosts.insert(host);
+    links_[host]->send(Suspend{});
+    watch_link(host);
+  }
+  suspension_.begin(std::move(hosts), now());
+}
+
+void Launch::stand_still() {
+  suspension_.end();
+  Signals::stop_here();
+  last_turn_ = now();
+  for (uint32_t host = 0; host < links_.size(); ++host) {
+    if (!links_[host] || !links_[host]->up()) continue;
+    links_[host]->forgive_silence(last_turn_);
+    links_[host]->send(Resume{});
+    watch_link(host);
   }
 }
 
@@ -247,12 +268,20 @@ void Launch::take(uint32_t host, FromAgent message) {
   if (auto* m = std::get_if<Output>(&message)) return output(*m);
   if (auto* m = std::get_if<OutputEnd>(&message))
     return end_stream({m->attempt, m->rank, m->stream});
+  if (std::holds_alternative<Suspended>(message)) return suspension_.heard(host);
+  if (auto* m = std::get_if<WorkerStarted>(&message)) note_start(*m);
   if (auto* m = std::get_if<AgentHello>(&message)) {
     Channel& channel = links_[host]->channel();
     queue_.push_back(HostUp{host, *m, channel.peer_address(), channel.own_address()});
     return;
   }
   queue_.push_back(AgentSaid{host, std::move(message)});
+}
+
+void Launch::note_start(const WorkerStarted& m) {
+  if (!on_started_ || m.attempt != policy_.attempt()) return;
+  started_ranks_.insert(m.rank);
+  if (started_ranks_.size() == job_.size) std::exchange(on_started_, nullptr)();
 }
 
 void Launch::link_down(uint32_t host, const AgentLink::Down& down) {
@@ -272,6 +301,7 @@ void Launch::drop_link(uint32_t host) {
   if (watched_[host] >= 0) poller_.forget(watched_[host]);
   watched_[host] = -1;
   links_[host].reset();
+  suspension_.heard(host);
   end_streams_of(host);
 }
 
@@ -486,8 +516,9 @@ void Launch::note_progress() {
 
 }  // namespace
 
-int launch(const Job& job, const Placement& placement, const LaunchSettings& settings) {
-  return Launch(job, placement, settings).run();
+int launch(const Job& job, const Placement& placement, const LaunchSettings& settings,
+           std::function<void()> on_started) {
+  return Launch(job, placement, settings, std::move(on_started)).run();
 }
 
 }  // namespace hvd

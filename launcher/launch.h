@@ -2,6 +2,7 @@
 // user's terminal. It decides nothing: events go to the policy, its actions are performed.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,7 +22,9 @@ struct LaunchSettings {
 };
 
 // The job from its first connection to the last process's end. Returns the exit code of the
-// contract. The calling process must have no other thread.
-int launch(const Job& job, const Placement& placement, const LaunchSettings& settings);
+// contract. The calling process must have no other thread. `on_started` is called once all ranks of
+// an attempt run.
+int launch(const Job& job, const Placement& placement, const LaunchSettings& settings,
+           std::function<void()> on_started = nullptr);
 
 }  // namespace hvd

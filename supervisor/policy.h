@@ -122,6 +122,7 @@ struct Cause {
   std::optional<uint32_t> gone;  // a rank that does not answer its peers any more
   int code = 0;                  // exit code
   int signal = 0;
+  Killer killer = Killer::unknown;  // when signal is KILL
   bool saved = false;      // user, wall_time: a checkpoint was committed while the ranks stopped
   std::string text;        // a sentence
   std::string last_lines;  // of the rank's stderr

@@ -99,8 +99,27 @@ int exit_code_of(const Cause& cause) {
   }
 }
 
+namespace {
+
+std::string killer_text(Killer killer) {
+  switch (killer) {
+    case Killer::agent:
+      return "hvdlaunch (SIGKILL)";
+    case Killer::memory:
+      return "the kernel (SIGKILL): it ran out of memory";
+    case Killer::other:
+      return "SIGKILL, not for memory";
+    case Killer::unknown:
+      break;
+  }
+  return "SIGKILL, whether for memory is unknown";
+}
+
+}  // namespace
+
 std::string describe_ending(const WorkerEnded& ended, const std::string& rank_name) {
   if (!ended.not_started.empty()) return rank_name + " could not start: " + ended.not_started;
+  if (ended.signal == SIGKILL) return rank_name + " was killed by " + killer_text(ended.killer);
   if (ended.signal != 0) return rank_name + " was killed by " + signal_name(ended.signal);
   if (ended.left_early) {
     return rank_name + " ended with exit code 0 without hvd_finalize while other ranks ran";
@@ -135,6 +154,7 @@ void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
   cause.host = host;
   cause.code = m.exit_code;
   cause.signal = m.signal;
+  cause.killer = m.killer;
   cause.text = text;
   cause.last_lines = m.last_lines;
   fail(cause, now);

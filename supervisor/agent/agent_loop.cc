@@ -62,7 +62,7 @@ AgentLoop::AgentLoop(AgentOptions options, AgentSeat seat)
       lease_(seat_.lease) {}
 
 bool AgentLoop::set_up() {
-  Result<WorkerSocket> socket = WorkerSocket::open(poller_, seat_.folder + "/agent");
+  Result<WorkerSocket> socket = WorkerSocket::open(poller_, seat_.folder.path + "/agent");
   Result<ReservedPort> port = ReservedPort::take();
   if (!socket || !port) {
     complain((socket ? port.error() : socket.error()).text);
@@ -89,7 +89,8 @@ int AgentLoop::run() {
 std::optional<int> AgentLoop::verdict(Time now) {
   if (keeper_dead_) {
     kill_whole_tree();
-    remove_socket_folder(seat_.folder);
+    remove_socket_folder(seat_.folder.path);
+    seat_.group.leave_and_remove();
     return 1;
   }
   if (lease_.over(now)) {
@@ -115,7 +116,7 @@ void AgentLoop::watch() {
 
 std::optional<Time> AgentLoop::deadline() const {
   std::optional<Time> first = earlier(lease_.end(), socket_->deadline());
-  if (greeted_) first = earlier(first, next_beat_);
+  if (greeted_ && !suspended_) first = earlier(first, next_beat_);
   return attempt_ ? earlier(first, attempt_->deadline()) : first;
 }
 
@@ -182,7 +183,7 @@ void AgentLoop::act(Time now) {
     attempt_->act(now);
     if (attempt_->gone()) close_attempt();
   }
-  if (greeted_ && now >= next_beat_) beat(now);
+  if (greeted_ && !suspended_ && now >= next_beat_) beat(now);
 }
 
 void AgentLoop::beat(Time now) {
@@ -193,6 +194,7 @@ void AgentLoop::beat(Time now) {
   if (attempt_) {
     beat.steps = attempt_->take_changed_steps();
     attempt_->reap_orphans();
+    attempt_->note_memory();
   }
   link_.send(beat);
 }
@@ -266,9 +268,9 @@ void AgentLoop::handle(StartAttempt& message) {
   around.cores = facts_.cores;
   around.gpus = facts_.gpus;
   around.workdir = absolute(message.workdir);
-  around.agent_socket = seat_.folder + "/agent";
+  around.agent_socket = seat_.folder.path + "/agent";
   around.login = own_environment();
-  attempt_.emplace(poller_, link_, *socket_, std::move(message), around, seat_.folder);
+  attempt_.emplace(poller_, link_, *socket_, std::move(message), around, seat_.folder.path);
 }
 
 void AgentLoop::handle(const StopAttempt& message) {
@@ -323,6 +325,22 @@ void AgentLoop::handle(const CommitCheckpoint& message) {
     return;
   }
   submit<Performed>(message);
+}
+
+void AgentLoop::handle(const Suspend&) {
+  suspended_ = true;
+  lease_.suspend(now());
+  send_lease(seat_, lease_.end());
+  if (attempt_) attempt_->suspend();
+  link_.send(Suspended{});
+}
+
+void AgentLoop::handle(const Resume&) {
+  suspended_ = false;
+  lease_.resume(now());
+  send_lease(seat_, lease_.end());
+  if (attempt_) attempt_->resume();
+  next_beat_ = now();
 }
 
 void AgentLoop::handle(const Goodbye& message) {

@@ -52,6 +52,8 @@ class AgentLoop {
   void handle(const CommitCheckpoint& message);
   void handle(const PruneCheckpoints& message);
   void handle(const WriteJobFile& message);
+  void handle(const Suspend& message);
+  void handle(const Resume& message);
   void handle(const Goodbye& message);
 
   template <class M>
@@ -88,6 +90,7 @@ class AgentLoop {
   std::string host_name_;
   Duration failure_grace_{};
   Time next_beat_{};
+  bool suspended_ = false;  // nobody reads beats
   uint32_t last_attempt_ = 0;
   bool any_attempt_ = false;
   std::optional<Attempt> attempt_;

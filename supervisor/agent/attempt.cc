@@ -1,7 +1,9 @@
 #include "supervisor/agent/attempt.h"
 
 #include <algorithm>
+#include <csignal>
 #include <type_traits>
+#include <utility>
 
 namespace hvd {
 
@@ -13,6 +15,8 @@ constexpr Duration kFirstPause = 1ms;
 constexpr Duration kLongestPause = 50ms;
 // A tree that is not dead by then is waiting in the kernel, and the user should know.
 constexpr Duration kSlowDeath = 5s;
+// A program or its wrapper that moves to another cgroup does so at its start.
+constexpr int kMemoryLooks = 10;
 }  // namespace
 
 Duration bounded(uint64_t ns) {
@@ -97,6 +101,7 @@ void Attempt::worker_ended(uint64_t index) {
   // What it said before it ended counts, and must be heard before its end is told.
   for (WorkerNews& news : socket_.receive_last(worker->rank())) heard(std::move(news));
   take_notifications(*worker);
+  const Killer killer = killer_of(*worker);
   const Ending ending = worker->take_end();
   worker->stream(Stream::err).hold_rest();
   WorkerEnded ended;
@@ -104,6 +109,7 @@ void Attempt::worker_ended(uint64_t index) {
   ended.rank = worker->rank();
   ended.exit_code = ending.exit_code;
   ended.signal = ending.signal;
+  ended.killer = killer;
   ended.left_early =
       ending.signal == 0 && ending.exit_code == 0 && worker->joined && !worker->finalized;
   ended.last_lines = worker->stream(Stream::err).tail();
@@ -111,6 +117,29 @@ void Attempt::worker_ended(uint64_t index) {
   link_.send(ended);
   worker->stream(Stream::err).pump(link_);
   next_round_ = Time();
+}
+
+// Asked while the process is a zombie: then it still has a name. The agent's own KILL is known.
+Killer Attempt::killer_of(const Worker& worker) {
+  if (phase_ == Phase::killing) return Killer::agent;
+  return ended_by(worker.pid()) == SIGKILL ? memory_kills_.killer_of(worker.pid())
+                                           : Killer::unknown;
+}
+
+void Attempt::note_memory() {
+  if (memory_looks_++ >= kMemoryLooks) return;
+  for (const pid_t pid : running_pids()) memory_kills_.note(pid);
+}
+
+void Attempt::suspend() {
+  if (phase_ != Phase::running || suspended_) return;
+  suspended_ = true;
+  stop_descendants();
+}
+
+void Attempt::resume() {
+  if (!std::exchange(suspended_, false)) return;
+  continue_descendants();
 }
 
 void Attempt::output_ready(uint64_t index, Stream which) {
@@ -155,6 +184,7 @@ void Attempt::tell_failure(uint32_t rank) {
 
 void Attempt::stop(const StopAttempt& stop, Time now) {
   if (stop.attempt != number() || phase_ == Phase::killing || phase_ == Phase::gone) return;
+  resume();
   const Duration grace = bounded(stop.grace_ns);
   kill_at_ = phase_ == Phase::running ? now + grace : std::min(kill_at_, now + grace);
   if (stop.failed && !failure_) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "supervisor/agent/launcher_link.h"
+#include "supervisor/agent/memory_kills.h"
 #include "supervisor/agent/worker.h"
 #include "supervisor/agent/worker_socket.h"
 
@@ -35,6 +36,11 @@ class Attempt {
   void heard(WorkerNews news);
 
   void stop(const StopAttempt& stop, Time now);
+  // All processes of the attempt stand still, or go on. One that is being stopped is let.
+  void suspend();
+  void resume();
+  // Ranks that may still move to another memory cgroup are looked at.
+  void note_memory();
   void grant(const Credit& credit);
   // Does what is due.
   void act(Time now);
@@ -58,6 +64,7 @@ class Attempt {
   std::vector<pid_t> running_pids() const;
   void take_notifications(Worker& worker);
   void tell_failure(uint32_t rank);
+  Killer killer_of(const Worker& worker);
   void kill_round(Time now);
 
   LauncherLink& link_;
@@ -71,6 +78,9 @@ class Attempt {
   Duration round_pause_{};
   Time killing_since_{};
   bool told_slow_ = false;
+  bool suspended_ = false;
+  MemoryKills memory_kills_;
+  int memory_looks_ = 0;
 };
 
 // A duration that came over the wire, at most a year.

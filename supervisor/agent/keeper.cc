@@ -14,10 +14,11 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <ctime>
+#include <string_view>
 
 #include "base/process.h"
 #include "supervisor/agent/complain.h"
-#include "supervisor/agent/folder.h"
 
 namespace hvd {
 
@@ -73,22 +74,35 @@ Result<Fd> take_lock(const std::string& job, uint32_t host) {
   return lock;
 }
 
-bool make_folder_in(const std::string& parent, std::string& folder) {
-  // Leaves room for a socket's own name in the 108 bytes of sun_path.
-  constexpr size_t kLongest = 64;
-  folder = parent + "/hvd-XXXXXX";
-  return parent.size() <= kLongest && parent.front() == '/' && mkdtemp(folder.data()) != nullptr;
+// Data on the socket and the other end's death come with a CONT, which wakes a process that was
+// stopped; to all others it is nothing.
+void wake_by(int socket) {
+  fcntl(socket, F_SETOWN, getpid());
+  fcntl(socket, F_SETSIG, SIGCONT);
+  fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_ASYNC);
 }
 
-Result<std::string> make_socket_folder() {
-  std::string folder;
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime != 0 && make_folder_in(runtime, folder)) return folder;
-  // Sockets are made and removed faster in memory than on a disk.
-  for (const char* parent : {"/dev/shm", "/tmp"}) {
-    if (make_folder_in(parent, folder)) return folder;
-  }
-  return errno_error("cannot make a folder for sockets in /tmp", errno);
+// The end of the lease as a CONT, for a keeper that was stopped together with its agent.
+timer_t make_waking_timer() {
+  sigevent how{};
+  how.sigev_notify = SIGEV_SIGNAL;
+  how.sigev_signo = SIGCONT;
+  timer_t timer{};
+  HVD_CHECK(timer_create(CLOCK_BOOTTIME, &how, &timer) == 0);
+  return timer;
+}
+
+// Whoever kills all that is called hvdlaunch means the job, and its keeper sees to the rest of it.
+void change_name() {
+  constexpr std::string_view kName = "hvdkeeper";
+  prctl(PR_SET_NAME, kName.data());
+  char* first = program_invocation_name;
+  const size_t length = std::strlen(first);
+  const Result<std::string> words = read_file("/proc/self/cmdline", 1 << 20);
+  if (!words || length < kName.size() || words->substr(0, length) != first) return;
+  const std::string changed = std::string(kName) + words->substr(length);
+  std::memset(first, 0, words->size());
+  std::memcpy(first, changed.data(), changed.size());
 }
 
 struct Guard {
@@ -96,6 +110,7 @@ struct Guard {
   Fd agent_pidfd;
   Fd leases;
   Fd timer;  // on CLOCK_BOOTTIME, so that time asleep counts
+  timer_t waking_timer;
 };
 
 void arm(const Guard& guard, Time end) {
@@ -104,6 +119,7 @@ void arm(const Guard& guard, Time end) {
   when.it_value.tv_sec = ns / 1'000'000'000;
   when.it_value.tv_nsec = ns % 1'000'000'000;
   timerfd_settime(guard.timer.get(), TFD_TIMER_ABSTIME, &when, nullptr);
+  timer_settime(guard.waking_timer, TIMER_ABSTIME, &when, nullptr);
 }
 
 // Takes all leases that wait. False when the agent's end is closed.
@@ -158,15 +174,10 @@ void send_lease(const AgentSeat& seat, Time end) {
   static_cast<void>(send(seat.keeper.get(), &ns, sizeof ns, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
-void remove_socket_folder(const std::string& folder) {
-  static_cast<void>(remove_tree(AT_FDCWD, folder));
-}
-
 int keep(const std::string& job, uint32_t host, const std::function<int(AgentSeat)>& agent) {
   detach();
   const Result<Fd> lock = take_lock(job, host);
-  const Result<std::string> folder =
-      lock ? make_socket_folder() : Result<std::string>(lock.error());
+  Result<SocketFolder> folder = lock ? make_socket_folder() : Result<SocketFolder>(lock.error());
   if (!folder) {
     complain(folder.error().text);
     return 1;
@@ -175,26 +186,34 @@ int keep(const std::string& job, uint32_t host, const std::function<int(AgentSea
   HVD_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   Fd keeper_end(ends[0]), agent_end(ends[1]);
   const Time lease = now() + kStartLease;
-  const pid_t pid = fork();
+  JobCgroup group = JobCgroup::make(job + "-" + std::to_string(host));
+  const pid_t pid = group.fork_into();
   if (pid == 0) {
-    // The lock stays open here too: it must outlive a keeper that is killed.
+    // The locks stay open here too: they must outlive a keeper that is killed.
     keeper_end.reset();
     detach();
-    _exit(agent(AgentSeat{std::move(agent_end), *folder, lease}));
+    wake_by(agent_end.get());
+    _exit(agent(AgentSeat{std::move(agent_end), std::move(*folder), std::move(group), lease}));
   }
   agent_end.reset();
   int status = 1;
   if (pid > 0) {
     drop_input();
+    wake_by(keeper_end.get());
+    change_name();
     Guard guard{pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), std::move(keeper_end),
-                Fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC))};
+                Fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC)), make_waking_timer()};
     HVD_CHECK(guard.agent_pidfd.valid() && guard.timer.valid());
+    sweep_socket_folders();
+    group.sweep();
     status = watch_over(guard, lease);
   } else {
     complain(std::string("cannot start a process: ") + std::strerror(errno));
   }
+  group.kill_all();
   kill_whole_tree();
-  remove_socket_folder(*folder);
+  remove_socket_folder(folder->path);
+  group.remove();
   return status;
 }
 

@@ -25,6 +25,11 @@ void Lease::echoed(int64_t beat_time_ns, Time now) {
   echoed_ = true;
 }
 
+void Lease::resume(Time now) {
+  end_ = now + silence_ * 6 / 10;
+  echoed_ = true;
+}
+
 Duration Lease::beat_period() const {
   return std::max(kShortestBeat, silence_ / 10);
 }

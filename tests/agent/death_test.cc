@@ -95,6 +95,34 @@ TEST_CASE("a keeper that was stopped for longer than a lease hears what came mea
   CHECK(tree_of(agent.job()).size() >= kHiding);
 }
 
+TEST_CASE("suspended ranks stand still beyond any lease, go on, and can be stopped meanwhile") {
+  AgentProcess agent({.silence = 500ms, .failure_grace = 0ms});
+  const std::string folder = start_hiding_tree(agent);
+  const auto standing = [&] {
+    size_t count = 0;
+    for (const pid_t pid : tree_of(agent.job())) {
+      const Result<std::string> stat = read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
+      count += stat && stat->find(") T ") != std::string::npos ? 1 : 0;
+    }
+    return count;
+  };
+  agent.send(Suspend{});
+  agent.expect<Suspended>();
+  CHECK(standing() == tree_of(agent.job()).size());
+  agent.echo = false;
+  const Time until = now() + 1s;  // twice the silence
+  agent.pump_until([&] { return now() >= until; });
+  CHECK(standing() >= kHiding);
+  agent.echo = true;
+  agent.send(Resume{});
+  CHECK(agent.pump_until([&] { return standing() == 0; }));
+  agent.send(Suspend{});
+  agent.expect<Suspended>();
+  agent.hang_up();
+  CHECK(agent.wait_end() == 1);
+  check_nothing_left(agent, folder);
+}
+
 TEST_CASE("after the launcher fell silent") {
   AgentProcess agent({.silence = 500ms});
   const std::string folder = start_hiding_tree(agent);

@@ -7,6 +7,8 @@ look at its descendants. In a lab it is one look at everything in the hosts' PID
 
 import atexit
 import contextlib
+import fcntl
+import glob
 import os
 import re
 import shutil
@@ -114,6 +116,35 @@ def is_alive(pid):
 
 def kill(pid, number=signal.SIGKILL):
     os.kill(pid, number)
+
+
+def cgroup_root():
+    """This process's own cgroup of version 2 if groups can be made in it, or nothing."""
+    for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+        if os.path.exists(f"{root}/cgroup.procs") and os.path.exists(f"{root}/cgroup.controllers"):
+            with open("/proc/self/cgroup") as f:
+                own = next((l[3:].strip() for l in f if l.startswith("0::/")), "/")
+            path = root + own.rstrip("/")
+            return path if os.access(path, os.W_OK) else None
+    return None
+
+
+def dead_cgroups():
+    """Groups of jobs with nobody in them who locks them."""
+    found = []
+    for path in glob.glob(f"{cgroup_root()}/hvdlaunch-*") if cgroup_root() else []:
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            found.append(path)
+        except OSError:
+            pass
+        finally:
+            os.close(folder)
+    return found
 
 
 # ---- the lab ----
@@ -389,8 +420,9 @@ class Case(unittest.TestCase):
         return dict(keep, XDG_RUNTIME_DIR=self.path("run"), TMPDIR=self.path("tmp"),
                     XDG_STATE_HOME=self.path("home/state"), XDG_CACHE_HOME=self.path("home/cache"))
 
-    def start(self, *args, env=None, cwd=None, stdin=subprocess.DEVNULL, **options):
-        """Starts hvdlaunch with these arguments."""
+    def start(self, *args, env=None, cwd=None, stdin=subprocess.DEVNULL, around=(), program=HVDLAUNCH,
+              **options):
+        """Starts hvdlaunch with these arguments; `around` are words before it that exec it."""
         folder = tempfile.mkdtemp(prefix="launch-", dir=self.dir)
         environment = self.environment()
         for key, value in (env or {}).items():
@@ -398,7 +430,7 @@ class Case(unittest.TestCase):
             if value is not None:
                 environment[key] = value
         with _outputs(folder) as (out, err):
-            command = Supervised([HVDLAUNCH, *args], env=environment, cwd=cwd or self.dir,
+            command = Supervised([*around, program, *args], env=environment, cwd=cwd or self.dir,
                                  **dict(stdin=stdin, stdout=out, stderr=err) | options)
         run = Run(command, folder, lambda host=None: command.processes())
         self.runs.append(run)
@@ -426,7 +458,14 @@ class Case(unittest.TestCase):
         left = [repr(p) for p in self.job_processes()]
         for folder in ("run", "tmp"):
             left += [f"{folder}/{name}" for name in os.listdir(self.path(folder))]
-        return left
+        return left + self.job_sockets() + dead_cgroups()
+
+    def job_sockets(self):
+        """The locks of agents in the abstract space, of launches of this test."""
+        jobs = glob.glob(self.path("home*/state/hvdlaunch/jobs/*"))
+        with open("/proc/net/unix") as f:
+            names = [l.split()[-1] for l in f if "@hvdlaunch-" in l]
+        return [n for n in names if any(os.path.basename(j) in n for j in jobs)]
 
     def _end(self):
         try:

@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from harness import PROGRAMS, PYTHON, Case, is_alive, kill, lines_of, main, wait_for
+from harness import PROGRAMS, PYTHON, Case, dead_cgroups, is_alive, kill, lines_of, main, wait_for
 
 STUBBORN = [PYTHON, f"{PROGRAMS}/stubborn.py"]
 SAVES = [PYTHON, f"{PROGRAMS}/saves_on_term.py"]
@@ -121,17 +121,20 @@ class LossTest(Case):
         run = self.settled()
         keeper, agent = self.the_agent(run)
         ranks = [p.pid for p in run.workers().values()]
-        kill(keeper.pid, signal.SIGSTOP)
-        kill(agent.pid)
-        kill(keeper.pid)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            kill(agent.pid, number)
+            kill(keeper.pid, number)
         self.assertNotEqual(run.wait(20).code, 0)
         wait_for(lambda: not any(map(is_alive, ranks)), 5, "the ranks to be dead")
         # What the ranks started has lost both its guards: nobody is left who could clean up.
         for pid in self.worker_pids():
             if is_alive(pid):
                 kill(pid)
+        wait_for(lambda: not any(map(is_alive, self.worker_pids())), 5, "their children to be dead")
         for name in os.listdir(self.path("run")):
             shutil.rmtree(self.path("run", name))
+        for path in dead_cgroups():
+            os.rmdir(path)
 
 
 class QuietTest(Case):

@@ -1,0 +1,75 @@
+#include "launcher/detach.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "base/exit_codes.h"
+#include "base/fd.h"
+
+namespace hvd {
+
+namespace {
+
+// The child's: its own session, and no descriptor of whoever typed the command.
+void leave_terminal(int output) {
+  setsid();
+  std::signal(SIGHUP, SIG_IGN);
+  const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (null) dup2(null.get(), STDIN_FILENO);
+  dup2(output, STDOUT_FILENO);
+  dup2(output, STDERR_FILENO);
+}
+
+void tell(const std::string& text) {
+  std::fputs(("hvdlaunch: " + text + "\n").c_str(), stderr);
+}
+
+// The launch ended before the ranks ran: its words and its code are the parent's.
+int pass_on(pid_t child, const std::string& output) {
+  constexpr size_t kMost = 64 << 10;
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (const Result<std::string> text = read_file(output, kMost)) std::fputs(text->c_str(), stderr);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kExitSignalBase + WTERMSIG(status);
+}
+
+}  // namespace
+
+int run_detached(const std::string& output, const std::function<std::string(int pid)>& greeting,
+                 const std::function<int(std::function<void()> started)>& launch) {
+  const Fd file(open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!file) {
+    tell(errno_error("cannot write " + output, errno).text);
+    return kExitUsage;
+  }
+  Result<Pipe> news = make_pipe();
+  const pid_t child = news ? fork() : -1;
+  if (child < 0) {
+    tell(news ? errno_error("cannot go to the background", errno).text : news.error().text);
+    return kExitOwnFailure;
+  }
+  if (child == 0) {
+    news->read.reset();
+    leave_terminal(file.get());
+    return launch([&news] {
+      [[maybe_unused]] const ssize_t n = write(news->write.get(), "1", 1);
+      news->write.reset();
+    });
+  }
+  news->write.reset();
+  char byte;
+  ssize_t n;
+  while ((n = read(news->read.get(), &byte, 1)) < 0 && errno == EINTR) {
+  }
+  if (n != 1) return pass_on(child, output);
+  tell(greeting(child));
+  return 0;
+}
+
+}  // namespace hvd
