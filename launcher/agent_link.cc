@@ -125,6 +125,12 @@ void AgentLink::judge(Time now, std::vector<News>& news) {
       news);
 }
 
+std::string AgentLink::waiting_for(Time now) const {
+  if (channel_->state() != ChannelState::opening) return label_ + ": its agent has not started yet";
+  const std::string text = channel_->waiting_for(now);
+  return text.empty() ? label_ + ": the connection is not ready yet" : text;
+}
+
 Time AgentLink::limit() const {
   return state_ == State::talking ? last_heard_ + silence_ : start_deadline_;
 }

@@ -46,6 +46,9 @@ class AgentLink {
   // The owner stood still and could hear nobody: silence counts from now.
   void forgive_silence(Time now) { last_heard_ = now; }
 
+  // Until it is up: what holds it up, a sentence that names the host.
+  std::string waiting_for(Time now) const;
+
   void send(const ToAgent& message);
   Channel& channel() { return *channel_; }
   bool up() const { return state_ == State::talking; }

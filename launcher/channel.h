@@ -36,6 +36,8 @@ class Channel {
   virtual int fd() const = 0;
   virtual Interest interest() const = 0;
   virtual std::optional<Time> deadline() const = 0;
+  // While opening: what holds it up, in a sentence that names the host; empty if that is not known.
+  virtual std::string waiting_for(Time) const { return {}; }
   virtual void advance(Time now) = 0;
 
   // Queues bytes; they leave in order as the far side takes them. Dropped when closed.

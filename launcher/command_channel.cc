@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "launcher/pause.h"
 #include "launcher/terminal_text.h"
 
 extern char** environ;
@@ -35,18 +36,12 @@ std::string ending_text(const Ending& ending) {
 
 class CommandChannel final : public Channel {
  public:
-  CommandChannel(ChannelCommand command, Child child, Fd in, Fd out, Fd err)
-      : command_(std::move(command)),
-        child_(std::move(child)),
-        in_(std::move(in)),
-        out_(std::move(out)),
-        err_(std::move(err)) {
-    for (const int fd : {in_.get(), out_.get(), err_.get()}) set_nonblocking(fd);
-    poller_.watch(out_.get(), 0, {true, false});
-    poller_.watch(err_.get(), 0, {true, false});
-    poller_.watch(child_.pidfd.get(), 0, {true, false});
-  }
+  explicit CommandChannel(ChannelCommand command, std::string program)
+      : command_(std::move(command)), program_(std::move(program)) {}
   ~CommandChannel() override { stop(); }
+  // Starts the program, the first time or anew.
+  Status start();
+
   CommandChannel(const CommandChannel&) = delete;
   CommandChannel& operator=(const CommandChannel&) = delete;
 
@@ -56,7 +51,12 @@ class CommandChannel final : public Channel {
   int fd() const override { return state_ == ChannelState::closed ? -1 : poller_.fd(); }
   Interest interest() const override { return {true, false}; }
   std::optional<Time> deadline() const override {
-    return state_ == ChannelState::closed ? std::nullopt : linger_end_;
+    if (state_ == ChannelState::closed) return std::nullopt;
+    return earlier(linger_end_, next_try_);
+  }
+  std::string waiting_for(Time) const override {
+    return "cannot reach " + command_.label + " yet: " + command_.argv[0] +
+           (said_.empty() ? " has not got through" : said());
   }
 
   void advance(Time now) override;
@@ -72,38 +72,80 @@ class CommandChannel final : public Channel {
   void read_out(Time now);
   void read_err();
   void look_at_child(Time now);
-  void close();
+  void close(Time now);
   Ending stop();
   std::string said() const;
 
   const ChannelCommand command_;
-  Child child_;  // without a pidfd once it is reaped
+  const std::string program_;  // its path
+  Child child_;                // without a pidfd once it is reaped
   Fd in_, out_, err_;
   Poller poller_;
   bool ended_ = false;
-  std::optional<Time> linger_end_;
+  std::optional<Time> linger_end_, next_try_;
+  int tries_ = 0;
   std::string unsent_, received_, diagnostics_, said_, reason_;
   ChannelState state_ = ChannelState::opening;
   ChannelEnd end_ = ChannelEnd::refused;
 };
 
+Status CommandChannel::start() {
+  auto in = make_pipe(), out = make_pipe(), err = make_pipe();
+  for (const auto* pipe : {&in, &out, &err}) {
+    if (!*pipe) return pipe->error();
+  }
+  SpawnSpec spec;
+  spec.program = program_;
+  spec.argv = command_.argv;
+  for (char** entry = environ; *entry != nullptr; ++entry) spec.environment.emplace_back(*entry);
+  spec.in = in->read.get();
+  spec.out = out->write.get();
+  spec.err = err->write.get();
+  spec.new_session = true;
+  spec.die_with_parent = true;
+  SpawnResult child = spawn(spec);
+  if (const auto* failure = std::get_if<SpawnFailure>(&child)) return Error{failure->text};
+  child_ = std::move(std::get<Child>(child));
+  in_ = std::move(in->write);
+  out_ = std::move(out->read);
+  err_ = std::move(err->read);
+  for (const int fd : {in_.get(), out_.get(), err_.get()}) set_nonblocking(fd);
+  for (const int fd : {out_.get(), err_.get(), child_.pidfd.get()}) {
+    poller_.watch(fd, 0, {true, false});
+  }
+  ended_ = false;
+  ++tries_;
+  flush();
+  return Ok{};
+}
+
 void CommandChannel::advance(Time now) {
   if (state_ == ChannelState::closed) return;
+  if (next_try_) {
+    if (now < *next_try_) return;
+    next_try_.reset();
+    said_.clear();
+    if (const Status started = start(); !started) {
+      reason_ = "cannot reach " + command_.label + ": " + started.error().text;
+      state_ = ChannelState::closed;
+      return;
+    }
+  }
   flush();
   read_err();
   read_out(now);
   look_at_child(now);
-  if (ended_ && !out_) return close();
-  if (linger_end_ && now >= *linger_end_) close();
+  if ((ended_ && !out_) || (linger_end_ && now >= *linger_end_)) close(now);
 }
 
 void CommandChannel::send(std::string_view bytes) {
-  if (state_ == ChannelState::closed || !in_) return;
+  if (state_ == ChannelState::closed || (!in_ && !next_try_)) return;
   unsent_.append(bytes);
   flush();
 }
 
 void CommandChannel::flush() {
+  if (next_try_) return;
   size_t sent = 0;
   while (in_ && sent < unsent_.size()) {
     const ssize_t n = write(in_.get(), unsent_.data() + sent, unsent_.size() - sent);
@@ -143,7 +185,8 @@ void CommandChannel::read_err() {
   if (n > 0) {
     const std::string_view text(block, static_cast<size_t>(n));
     diagnostics_ += text;
-    said_ += text;
+    std::copy_if(text.begin(), text.end(), std::back_inserter(said_),
+                 [](char c) { return c != '\r'; });
     if (said_.size() > kMostSaid) said_.erase(0, said_.size() - kMostSaid);
   } else if (err_ && (n == 0 || (errno != EAGAIN && errno != EINTR))) {
     poller_.forget(err_.get());
@@ -159,7 +202,7 @@ void CommandChannel::look_at_child(Time now) {
   linger_end_ = now + kLinger;
 }
 
-void CommandChannel::close() {
+void CommandChannel::close(Time now) {
   for (size_t before = 1; before != diagnostics_.size() && before < kMostSaid;) {
     before = diagnostics_.size();
     read_err();
@@ -167,16 +210,25 @@ void CommandChannel::close() {
   const bool was_open = state_ == ChannelState::open;
   const bool by_itself = ended_;
   const Ending ending = stop();
+  linger_end_.reset();
+  const int code = by_itself && ending.signal == 0 ? ending.exit_code : -1;
+  const Time next = now + pause_before_try(tries_);
+  if (!was_open && command_.may_recover != nullptr && command_.may_recover(code, said_) &&
+      next < command_.deadline) {
+    next_try_ = next;
+    return;
+  }
   const std::string how =
       command_.argv[0] +
       (by_itself ? " ended " + ending_text(ending) : " closed the connection and went on running");
-  const bool lost = by_itself && ending.signal == 0 && ending.exit_code == command_.lost_code;
   state_ = ChannelState::closed;
   if (was_open) {
+    const bool lost = code == command_.lost_code;
     end_ = lost ? ChannelEnd::lost : ChannelEnd::ended;
     reason_ = "the connection to " + command_.label + ": " + how + (lost ? said() : "");
   } else {
-    reason_ = "cannot reach " + command_.label + ": " + how + said();
+    reason_ = "cannot reach " + command_.label + ": " + how + said() +
+              (tries_ > 1 ? " (tried " + std::to_string(tries_) + " times)" : "");
   }
 }
 
@@ -218,28 +270,12 @@ Result<std::unique_ptr<Channel>> start_command_channel(ChannelCommand command) {
   if (const auto* failure = std::get_if<SpawnFailure>(&program)) {
     return Error{failed + failure->text};
   }
-  auto in = make_pipe(), out = make_pipe(), err = make_pipe();
-  for (const auto* pipe : {&in, &out, &err}) {
-    if (!*pipe) return Error{failed + pipe->error().text};
+  auto channel =
+      std::make_unique<CommandChannel>(std::move(command), std::get<std::string>(program));
+  if (const Status started = channel->start(); !started) {
+    return Error{failed + started.error().text};
   }
-  SpawnSpec spec;
-  spec.program = std::get<std::string>(program);
-  spec.argv = command.argv;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    spec.environment.emplace_back(*variable);
-  }
-  spec.in = in->read.get();
-  spec.out = out->write.get();
-  spec.err = err->write.get();
-  spec.new_session = true;
-  spec.die_with_parent = true;
-  SpawnResult child = spawn(spec);
-  if (const auto* failure = std::get_if<SpawnFailure>(&child)) {
-    return Error{failed + failure->text};
-  }
-  return std::unique_ptr<Channel>(std::make_unique<CommandChannel>(
-      std::move(command), std::move(std::get<Child>(child)), std::move(in->write),
-      std::move(out->read), std::move(err->read)));
+  return std::unique_ptr<Channel>(std::move(channel));
 }
 
 }  // namespace hvd

@@ -2,13 +2,15 @@
 // exec, docker exec, srun. The program runs in a session of its own, without a terminal to ask on.
 //
 // The channel is opening until the far side has written something. It is refused if the program
-// ends before that, then ended when the program ends, or lost if it ends with the code by which it
-// says that the connection broke. Closing it kills the program and what it started.
+// ends before that and no other try is worth it, then ended when the program ends, or lost if it
+// ends with the code by which it says that the connection broke. Closing it kills the program and
+// what it started.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -20,6 +22,10 @@ struct ChannelCommand {
   std::string label;              // the host's name, for sentences
   std::vector<std::string> argv;  // the first is looked for in PATH
   std::optional<int> lost_code;   // the program's exit code for a broken connection
+  // Whether the program, having ended so before the far side said anything, is worth another try;
+  // there are more of them until the deadline. Null: no.
+  bool (*may_recover)(int exit_code, std::string_view said) = nullptr;
+  Time deadline{};
 };
 
 // The error: the program cannot be run.

@@ -4,10 +4,6 @@
 // shared one, so these answer "unavailable"; hosts that want GSSAPI are reached through the OpenSSH
 // client.
 //
-// ssh_pki_export_pubkey_file: libssh would write the .pub that a key file lacks. That is the user's
-// folder, and another thread that reads the half-written file would fail its login. The linker puts
-// __wrap_... in its place.
-//
 // libssh is started here, so that whoever uses it links these too.
 #include <libssh/libssh.h>
 
@@ -60,12 +56,6 @@ HVD_GSS_UNAVAILABLE(gss_release_name)
 HVD_GSS_UNAVAILABLE(gss_release_oid_set)
 HVD_GSS_UNAVAILABLE(gss_test_oid_set_member)
 HVD_GSS_UNAVAILABLE(gss_verify_mic)
-
-// NOLINTNEXTLINE(bugprone-reserved-identifier): the linker's name for it.
-int __wrap_ssh_pki_export_pubkey_file(const void* key, const char* path);
-int __wrap_ssh_pki_export_pubkey_file(const void*, const char*) {
-  return 0;
-}
 
 }  // extern "C"
 #pragma GCC visibility pop

@@ -30,6 +30,9 @@ namespace {
 // After Goodbye, agents with nothing left to stop end at once.
 constexpr Duration kGoodbyeLimit = 5s;
 constexpr Duration kShortJob = 1s;
+// A start that takes long says what it waits for this often, for so many hosts.
+constexpr Duration kWaitNews = 5s;
+constexpr size_t kMostWaitsTold = 8;
 
 // Names of what the poller watches; hosts count from kFirstHost.
 constexpr uint64_t kSignals = 0;
@@ -47,6 +50,7 @@ class Launch {
         links_(job.hosts.size()),
         watched_(job.hosts.size(), -1),
         on_started_(std::move(on_started)),
+        opener_(job, build_, settings.accept_new_host_keys),
         policy_(job, placement, std::hash<std::string>()(job.id)) {}
 
   int run();
@@ -83,6 +87,7 @@ class Launch {
   void perform_one(const Send& action);
   void perform_one(const Say& action);
   void perform_one(const Finish& action);
+  bool tell_waits(Say::Level level);
   Result<const AgentBinary*> binary();
 
   void open_streams(uint32_t host, const StartAttempt& start);
@@ -112,6 +117,7 @@ class Launch {
   std::vector<int> watched_;  // descriptor of each link that the poller has
   std::function<void()> on_started_;
   std::set<uint32_t> started_ranks_;  // while somebody waits for all
+  ChannelOpener opener_;
   Policy policy_;
   std::deque<Event> queue_;
   std::map<StreamKey, OpenStream> streams_;
@@ -121,6 +127,7 @@ class Launch {
   bool history_open_ = false;
   Time last_turn_{};
   bool stdout_broken_ = false;
+  std::optional<Time> waits_told_at_;  // next time
 
   // The end: output drained, report told, agents dismissed, queue written.
   std::optional<Finish> finish_;
@@ -166,6 +173,10 @@ void Launch::turn() {
   const Time at = now();
   last_turn_ = at;
   judge_links(at);
+  if (waits_told_at_ && *waits_told_at_ <= at) {
+    waits_told_at_.reset();
+    if (!finish_ && tell_waits(Say::Level::info)) waits_told_at_ = at + kWaitNews;
+  }
   if (policy_.next_deadline() && *policy_.next_deadline() <= at) queue_.push_back(Tick{});
   step_queue();
   const bool failed = finish_ && finish_->code != 0;
@@ -176,6 +187,7 @@ void Launch::turn() {
 std::optional<Time> Launch::next_deadline() const {
   std::optional<Time> next = earlier(policy_.next_deadline(), goodbye_until_);
   next = earlier(next, suspension_.deadline());
+  next = earlier(next, waits_told_at_);
   for (const auto& link : links_) {
     if (link) next = earlier(next, link->deadline());
   }
@@ -328,8 +340,7 @@ void Launch::perform(const Actions& actions) {
 void Launch::perform_one(const Connect& action) {
   const uint32_t host = action.host;
   drop_link(host);
-  Result<std::unique_ptr<Channel>> channel =
-      open_channel(job_, host, build_, settings_.accept_new_host_keys);
+  Result<std::unique_ptr<Channel>> channel = opener_.open(host);
   if (!channel) {
     queue_.push_back(HostDown{host, HostEnd::refused, channel.error().text});
     return;
@@ -344,6 +355,22 @@ void Launch::perform_one(const Connect& action) {
   links_[host] = std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel),
                                              hello, now() + job_.start_timeout, source);
   watch_link(host);
+  if (!waits_told_at_) waits_told_at_ = now() + kWaitNews;
+}
+
+// Says what holds up the start; false if nothing does.
+bool Launch::tell_waits(Say::Level level) {
+  const Time at = now();
+  size_t waiting = 0;
+  for (const auto& link : links_) {
+    if (!link || link->up() || link->down() || ++waiting > kMostWaitsTold) continue;
+    perform_one(Say{level, "still waiting: " + link->waiting_for(at)});
+  }
+  if (waiting > kMostWaitsTold) {
+    const std::string more = std::to_string(waiting - kMostWaitsTold);
+    perform_one(Say{level, "still waiting for " + more + " more hosts"});
+  }
+  return waiting > 0;
 }
 
 Result<const AgentBinary*> Launch::binary() {
@@ -372,6 +399,8 @@ void Launch::perform_one(const Say& action) {
 }
 
 void Launch::perform_one(const Finish& action) {
+  // Where a host refused us, those that are still tried again are no better.
+  if (action.code == 69) tell_waits(Say::Level::error);
   finish_ = action;
   if (stdout_broken_) streams_.clear();
 }

@@ -9,9 +9,10 @@
 #include "launcher/bootstrap.h"
 #include "launcher/command_channel.h"
 #include "launcher/local_channel.h"
-#include "launcher/openssh.h"
 #include "launcher/rsh.h"
 #include "launcher/ssh_channel.h"
+#include "launcher/ssh_lookup.h"
+#include "launcher/ssh_route.h"
 
 namespace hvd {
 
@@ -27,18 +28,6 @@ constexpr std::pair<const char*, Transport> kTransports[] = {
 std::string login_name() {
   const passwd* entry = getpwuid(getuid());
   return entry == nullptr ? "root" : entry->pw_name;
-}
-
-SshTarget ssh_target(const Job& job, const Host& host, bool accept_new_host_keys) {
-  SshTarget target;
-  target.label = host.name;
-  target.address = host.address.empty() ? host.name : host.address;
-  target.port = host.port;
-  target.user = host.user;
-  target.identity = host.identity;
-  target.accept_new_host_keys = accept_new_host_keys;
-  target.deadline = now() + job.start_timeout;
-  return target;
 }
 
 }  // namespace
@@ -63,27 +52,57 @@ std::vector<std::string> transport_names() {
   return names;
 }
 
-Result<std::unique_ptr<Channel>> open_channel(const Job& job, uint32_t host,
-                                              const std::string& build, bool accept_new_host_keys) {
-  const Host& spec = job.hosts[host];
-  const std::string arguments = "--job " + job.id + " --host " + std::to_string(host);
+ChannelOpener::ChannelOpener(const Job& job, std::string build, bool accept_new_host_keys)
+    : job_(job),
+      build_(std::move(build)),
+      accept_new_host_keys_(accept_new_host_keys),
+      lookup_(std::make_shared<SshLookup>()) {}
+
+Result<std::unique_ptr<Channel>> ChannelOpener::open(uint32_t host) const {
+  const Host& spec = job_.hosts[host];
+  const std::string number = std::to_string(host);
   if (spec.local) {
-    return start_local_channel(
-        spec.name, "/proc/self/exe",
-        {"hvdlaunch", "agent", "--job", job.id, "--host", std::to_string(host)});
+    return start_local_channel(spec.name, "/proc/self/exe",
+                               {"hvdlaunch", "agent", "--job", job_.id, "--host", number});
   }
-  const std::string bootstrap = bootstrap_command(build, arguments);
-  if (!job.rsh.empty()) {
-    std::vector<std::string> argv = fill_rsh(job.rsh, spec, login_name());
-    for (std::string& word : remote_words(bootstrap)) argv.push_back(std::move(word));
-    return start_command_channel({spec.name, std::move(argv), std::nullopt});
+  const std::string command = bootstrap_command(build_, "--job " + job_.id + " --host " + number);
+  return job_.rsh.empty() ? open_ssh(spec, command) : open_rsh(spec, command);
+}
+
+Result<std::unique_ptr<Channel>> ChannelOpener::open_rsh(const Host& host,
+                                                         const std::string& command) const {
+  ChannelCommand program;
+  program.label = host.name;
+  program.argv = fill_rsh(job_.rsh, host, login_name());
+  for (std::string& word : remote_words(command)) program.argv.push_back(std::move(word));
+  return start_command_channel(std::move(program));
+}
+
+Result<std::unique_ptr<Channel>> ChannelOpener::open_ssh(const Host& host,
+                                                         const std::string& command) const {
+  SshTarget target;
+  target.label = host.name;
+  target.address = host.address.empty() ? host.name : host.address;
+  target.port = host.port;
+  target.user = host.user;
+  target.identity = host.identity;
+  target.accept_new_host_keys = accept_new_host_keys_;
+  target.command = command;
+  target.deadline = now() + job_.start_timeout;
+  target.lookup = lookup_;
+  switch (job_.transport) {
+    case Transport::libssh:
+      return std::unique_ptr<Channel>(std::make_unique<SshChannel>(std::move(target)));
+    case Transport::openssh: {
+      auto channel = start_openssh_channel(target);
+      if (channel) return channel;
+      return Error{"cannot reach " + host.name + ": " + channel.error().text};
+    }
+    case Transport::automatic:
+    case Transport::local:
+      break;
   }
-  SshTarget target = ssh_target(job, spec, accept_new_host_keys);
-  target.command = bootstrap;
-  if (job.transport == Transport::openssh) {
-    return start_command_channel({spec.name, openssh_argv(target), kOpensshLost});
-  }
-  return std::unique_ptr<Channel>(std::make_unique<SshChannel>(std::move(target)));
+  return start_ssh_route(std::move(target));
 }
 
 }  // namespace hvd

@@ -18,9 +18,25 @@ std::optional<Transport> transport_of(std::string_view name);
 std::string transport_name(Transport transport);
 std::vector<std::string> transport_names();
 
-// Starts the way to an agent of `build` on one host of the job. The error is a sentence that names
-// the host.
-Result<std::unique_ptr<Channel>> open_channel(const Job& job, uint32_t host,
-                                              const std::string& build, bool accept_new_host_keys);
+class SshLookup;
+
+class ChannelOpener {
+ public:
+  // The job outlives this. `build` is that of the agents.
+  ChannelOpener(const Job& job, std::string build, bool accept_new_host_keys);
+
+  // Starts the way to the agent of one host of the job. The error is a sentence that names the
+  // host.
+  Result<std::unique_ptr<Channel>> open(uint32_t host) const;
+
+ private:
+  Result<std::unique_ptr<Channel>> open_rsh(const Host& host, const std::string& command) const;
+  Result<std::unique_ptr<Channel>> open_ssh(const Host& host, const std::string& command) const;
+
+  const Job& job_;
+  const std::string build_;
+  const bool accept_new_host_keys_;
+  const std::shared_ptr<SshLookup> lookup_;
+};
 
 }  // namespace hvd

@@ -12,6 +12,18 @@ void add_option(std::vector<std::string>& argv, const std::string& option) {
 
 }  // namespace
 
+bool openssh_may_recover(int exit_code, std::string_view said) {
+  static constexpr std::string_view kFinal[] = {"Permission denied", "Host key verification failed",
+                                                "Too many authentication failures"};
+  static constexpr std::string_view kPassing[] = {
+      "Could not resolve hostname", "Connection refused",     "Connection timed out",
+      "No route to host",           "Network is unreachable", "Connection reset",
+      "Connection closed by",       "banner exchange",        "kex_exchange_identification"};
+  const auto names = [said](std::string_view text) { return said.find(text) != said.npos; };
+  return exit_code == kOpensshLost && std::none_of(std::begin(kFinal), std::end(kFinal), names) &&
+         std::any_of(std::begin(kPassing), std::end(kPassing), names);
+}
+
 std::vector<std::string> openssh_argv(const SshTarget& target) {
   std::vector<std::string> argv = {"ssh", "-T"};
   if (!target.config.empty()) argv.insert(argv.end(), {"-F", target.config});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/ssh_target.h"
@@ -10,6 +11,10 @@ namespace hvd {
 
 // ssh's exit code when it could not connect or lost the connection.
 inline constexpr int kOpensshLost = 255;
+
+// Whether what ssh said on its way out, with this exit code, may pass: the host has no name or no
+// sshd yet, or its sshd is flooded.
+bool openssh_may_recover(int exit_code, std::string_view said);
 
 // The command line of ssh that runs the target's command: never a prompt, host keys strict, and
 // host and command behind `--`, where nothing is taken for an option.

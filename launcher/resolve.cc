@@ -44,6 +44,20 @@ Wait wait_writable(int socket, Time until, int cancel) {
   }
 }
 
+// False with errno: this machine has no such address, or the socket is of another family.
+bool bind_to(int socket, const std::string& from, const Address& to) {
+  if (from.empty()) return true;
+  addrinfo hints{};
+  hints.ai_family = to.storage.ss_family;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  errno = EAFNOSUPPORT;
+  if (getaddrinfo(from.c_str(), nullptr, &hints, &found) != 0) return false;
+  const bool bound = bind(socket, found->ai_addr, found->ai_addrlen) == 0;
+  freeaddrinfo(found);
+  return bound;
+}
+
 // Connects one socket; 0 or errno, or -1 when cancelled.
 int connect_one(const Fd& socket, const Address& address, Time until, int cancel) {
   const auto* to = reinterpret_cast<const sockaddr*>(&address.storage);
@@ -92,16 +106,17 @@ std::string own_host(int socket) {
   return host_of(socket, getsockname);
 }
 
-std::variant<std::vector<Address>, LookupFailure> resolve(const std::string& name, uint16_t port) {
+std::variant<std::vector<Address>, LookupFailure> resolve(const std::string& name, uint16_t port,
+                                                          int family) {
   addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
+  hints.ai_family = family;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int code = getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (code != 0) {
     const std::string reason = code == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(code);
-    return LookupFailure{reason, code == EAI_AGAIN};
+    return LookupFailure{reason};
   }
   std::vector<Address> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
@@ -114,17 +129,16 @@ std::variant<std::vector<Address>, LookupFailure> resolve(const std::string& nam
 }
 
 std::variant<Fd, ConnectFailure> connect_first(const std::vector<Address>& addresses, Time deadline,
-                                               int cancel) {
+                                               int cancel, const std::string& from) {
   ConnectFailure failure;
-  failure.refused = true;
   for (size_t i = 0; i < addresses.size(); ++i) {
     const Address& address = addresses[i];
     const Time start = now();
     const Duration share = (deadline - start) / static_cast<int64_t>(addresses.size() - i);
-    const bool last = i + 1 == addresses.size();
-    const Time until = last ? deadline : start + std::min(share, kLongestTry);
+    const Time until = start + std::min(share, kLongestTry);
     Fd socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int error = socket ? connect_one(socket, address, until, cancel) : errno;
+    const bool ready = socket && bind_to(socket.get(), from, address);
+    const int error = ready ? connect_one(socket, address, until, cancel) : errno;
     if (error == 0) {
       set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY);
       set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE);
@@ -132,7 +146,6 @@ std::variant<Fd, ConnectFailure> connect_first(const std::vector<Address>& addre
     }
     failure.given_up = error == -1 || now() >= deadline;
     if (failure.given_up) return failure;
-    failure.refused = failure.refused && error == ECONNREFUSED;
     if (!failure.text.empty()) failure.text += "; ";
     failure.text += endpoint_text(address) + ": " + std::strerror(error);
   }

@@ -30,22 +30,23 @@ std::string peer_host(int socket);
 std::string own_host(int socket);
 
 struct LookupFailure {
-  std::string text;        // the resolver's reason
-  bool transient = false;  // asking again may help
+  std::string text;  // the resolver's reason
 };
 
-// All TCP addresses of a name, in the order to try them. Blocks for as long as the resolver does.
-std::variant<std::vector<Address>, LookupFailure> resolve(const std::string& name, uint16_t port);
+// All TCP addresses of a name, in the order to try them; of `family` only, if it is AF_INET or
+// AF_INET6. Blocks for as long as the resolver does.
+std::variant<std::vector<Address>, LookupFailure> resolve(const std::string& name, uint16_t port,
+                                                          int family = AF_UNSPEC);
 
 struct ConnectFailure {
   std::string text;       // each address with its reason: "10.0.0.1 port 22: Connection refused"
-  bool refused = false;   // every address said no; none stayed silent or unreachable
   bool given_up = false;  // `cancel` became readable, or the deadline passed
 };
 
 // A connected, non-blocking TCP socket to the first of the addresses that accepts. Each gets a fair
 // part of the time until `deadline`. Ends early when the descriptor `cancel` becomes readable.
+// `from` is the own numeric address to connect from; empty: any.
 std::variant<Fd, ConnectFailure> connect_first(const std::vector<Address>& addresses, Time deadline,
-                                               int cancel);
+                                               int cancel, const std::string& from = "");
 
 }  // namespace hvd

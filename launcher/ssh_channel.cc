@@ -77,11 +77,12 @@ void SshChannel::advance_dial(Time now) {
     dial_->cancel();
     return close(ChannelEnd::refused, out_of_time(dial_->progress(), now));
   }
-  if (!*result) {
-    const std::string& text = result->error().text;
+  if (const auto* failure = std::get_if<DialFailure>(&*result)) {
+    openssh_may_do_ = failure->openssh;
+    const std::string& text = failure->text;
     return close(ChannelEnd::refused, text.empty() ? out_of_time(dial_->progress(), now) : text);
   }
-  link_ = std::move(**result);
+  link_ = std::move(std::get<std::unique_ptr<SshLink>>(*result));
   peer_address_ = peer_host(link_->socket());
   own_address_ = own_host(link_->socket());
   state_ = ChannelState::open;
@@ -115,7 +116,9 @@ void SshChannel::close(ChannelEnd end, std::string reason) {
 
 std::string SshChannel::out_of_time(const Dial::Progress& progress, Time now) const {
   const std::string start = "cannot reach " + label_ + ": ";
-  const std::string within = " within " + format_duration(now - progress.since);
+  const bool again = !progress.trouble.empty();
+  const std::string within =
+      " within " + format_duration(now - (again ? started_ : progress.since));
   switch (progress.phase) {
     case DialPhase::preparing:
       return start + "the ssh configuration was not read" + within;
@@ -135,6 +138,12 @@ std::string SshChannel::out_of_time(const Dial::Progress& progress, Time now) co
       break;
   }
   return progress.trouble + " (tried again for " + format_duration(now - started_) + ")";
+}
+
+std::string SshChannel::waiting_for(Time now) const {
+  if (state_ != ChannelState::opening) return {};
+  const Dial::Progress progress = dial_->progress();
+  return progress.trouble.empty() ? out_of_time(progress, now) : progress.trouble;
 }
 
 void SshChannel::send(std::string_view bytes) {

@@ -27,9 +27,12 @@ class SshChannel final : public Channel {
   ChannelState state() const override { return state_; }
   ChannelEnd end() const override { return end_; }
   const std::string& reason() const override { return reason_; }
+  // Closed for a reason that the program ssh may do better with.
+  bool openssh_may_do() const { return openssh_may_do_; }
   int fd() const override;
   Interest interest() const override;
   std::optional<Time> deadline() const override;
+  std::string waiting_for(Time now) const override;
   void advance(Time now) override;
   void send(std::string_view bytes) override;
   size_t unsent() const override;
@@ -48,6 +51,7 @@ class SshChannel final : public Channel {
   const Time started_, start_deadline_;
   ChannelState state_ = ChannelState::opening;
   ChannelEnd end_ = ChannelEnd::refused;
+  bool openssh_may_do_ = false;
   std::string reason_;
   // Kept until the owner has seen that fd() is another one now.
   std::shared_ptr<Dial> dial_;

@@ -2,17 +2,19 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <random>
 #include <thread>
 #include <vector>
 
+#include "launcher/pause.h"
 #include "launcher/resolve.h"
 #include "launcher/ssh_login.h"
+#include "launcher/ssh_lookup.h"
 
 namespace hvd {
 
@@ -20,12 +22,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A server flooded with logins drops connections at random (MaxStartups); so many tries it gets.
-constexpr int kMostTries = 8;
-// A port without a listener stays so, unless its sshd is just being restarted.
-constexpr int kMostRefusals = 3;
-constexpr Duration kFirstPause = 100ms;
-constexpr Duration kLongestPause = 3s;
+// Connections that broke during the login, before the host is given up.
+constexpr int kMostLostLogins = 3;
 
 // A server may send lines before its banner: at most this much, for at most this long.
 constexpr size_t kMostPreamble = 4096;
@@ -41,23 +39,19 @@ std::string quoted(std::string_view text) {
   return line + "\"";
 }
 
-Duration pause_before(int attempt) {
-  std::minstd_rand random(std::random_device{}());
-  const Duration base = std::min<Duration>(kFirstPause * (1 << attempt), kLongestPause);
-  return base / 2 + base * std::uniform_int_distribution<int>(0, 100)(random) / 100;
-}
-
 // The thread's work: one attempt after the other until the command runs.
 class Dialler {
  public:
   Dialler(Dial& dial, const SshTarget& target)
       : dial_(dial), target_(target), deadline_(target.deadline) {}
 
-  Result<std::unique_ptr<SshLink>> run();
+  DialResult run();
 
  private:
   Attempted attempt();
   Attempted prepare();
+  Attempted set_options();
+  Attempted set_known_hosts();
   Attempted connect();
   Attempted await_banner();
   Attempted exchange_keys();
@@ -79,8 +73,9 @@ class Dialler {
   const Time deadline_;
   const LinkWait wait_ = [this] { return wait_link(); };
   std::unique_ptr<SshLink> link_;
+  std::optional<SshPlan> plan_;
   Endpoint endpoint_;
-  int refusals_ = 0;
+  int lost_logins_ = 0;
 };
 
 bool Dialler::wait_for(short events) {
@@ -102,40 +97,91 @@ bool Dialler::pause(Duration duration) {
 
 Attempted Dialler::prepare() {
   dial_.enter(DialPhase::preparing, "");
+  if (!plan_) {
+    Result<SshPlan> plan = target_.lookup->plan(target_, deadline_, dial_.cancelled_fd());
+    if (!plan) return Trouble{plan.error().text};
+    plan_ = std::move(*plan);
+    if (!plan_->beyond.empty()) {
+      Trouble trouble = unreachable("its ssh configuration has \"" + plan_->beyond +
+                                    "\", which takes the program ssh");
+      trouble.openssh = true;
+      return trouble;
+    }
+  }
   link_ = std::make_unique<SshLink>();
-  ssh_session session = link_->session();
-  if (ssh_options_set(session, SSH_OPTIONS_HOST, target_.address.c_str()) != SSH_OK) {
-    return unreachable("\"" + target_.address + "\" is no host name or address");
+  return set_options();
+}
+
+// libssh is told everything and reads no configuration of its own: it knows less of the language
+// than OpenSSH, and guesses at what it does not know.
+Attempted Dialler::set_options() {
+  const SshPlan& plan = *plan_;
+  const bool alias = !plan.known_as.empty();
+  endpoint_.name = alias ? plan.known_as : plan.host_name;
+  endpoint_.port = static_cast<unsigned>(plan.port);
+  endpoint_.by_name_alone = false;
+  // libssh uses both for known_hosts alone, since the socket is ours.
+  const unsigned known_port = alias ? 22 : endpoint_.port;
+  const int no = 0, strict = 1;
+  bool good = link_->set(SSH_OPTIONS_PROCESS_CONFIG, &no) &&
+              link_->set(SSH_OPTIONS_HOST, endpoint_.name.c_str()) &&
+              link_->set(SSH_OPTIONS_PORT, &known_port) &&
+              link_->set(SSH_OPTIONS_USER, plan.user.c_str()) &&
+              link_->set(SSH_OPTIONS_STRICTHOSTKEYCHECK, &strict);
+  if (!good) return unreachable("\"" + endpoint_.name + "\" is no host name or address");
+  const std::pair<ssh_options_e, const std::string*> lists[] = {
+      {SSH_OPTIONS_HOSTKEYS, &plan.host_key_algorithms},
+      {SSH_OPTIONS_CIPHERS_C_S, &plan.ciphers},
+      {SSH_OPTIONS_CIPHERS_S_C, &plan.ciphers},
+      {SSH_OPTIONS_HMAC_C_S, &plan.macs},
+      {SSH_OPTIONS_HMAC_S_C, &plan.macs},
+      {SSH_OPTIONS_KEY_EXCHANGE, &plan.key_exchanges},
+      {SSH_OPTIONS_PUBLICKEY_ACCEPTED_TYPES, &plan.public_key_algorithms},
+  };
+  for (const auto& [option, list] : lists) {
+    if (list->empty() || link_->set(option, list->c_str())) continue;
+    Trouble trouble =
+        unreachable("of the algorithms " + *list + " in its ssh configuration none is known here");
+    trouble.openssh = true;
+    return trouble;
   }
-  const char* config = target_.config.empty() ? nullptr : target_.config.c_str();
-  if (ssh_options_parse_config(session, config) != SSH_OK) {
-    return unreachable("the ssh configuration cannot be used: " + link_->error());
+  if (!plan.identity_agent.empty()) {
+    link_->set(SSH_OPTIONS_IDENTITY_AGENT, plan.identity_agent.c_str());
   }
-  if (!target_.user.empty()) ssh_options_set(session, SSH_OPTIONS_USER, target_.user.c_str());
-  if (target_.port != 0) ssh_options_set(session, SSH_OPTIONS_PORT, &target_.port);
-  // Whatever the configuration says: unknown keys pass by our own option only.
-  const int strict = 1;
-  ssh_options_set(session, SSH_OPTIONS_STRICTHOSTKEYCHECK, &strict);
-  if (!target_.known_hosts.empty()) {
-    ssh_options_set(session, SSH_OPTIONS_KNOWNHOSTS, target_.known_hosts.c_str());
-    ssh_options_set(session, SSH_OPTIONS_GLOBAL_KNOWNHOSTS, "/dev/null");
+  return set_known_hosts();
+}
+
+// libssh takes two files. The first takes new keys, whether it is there yet or not.
+Attempted Dialler::set_known_hosts() {
+  std::vector<std::string> files;
+  for (const std::string& file : plan_->known_hosts) {
+    if (files.empty() || access(file.c_str(), R_OK) == 0) files.push_back(file);
   }
-  endpoint_.name = link_->text_option(SSH_OPTIONS_HOST);
-  ssh_options_get_port(session, &endpoint_.port);
-  const std::string proxy = link_->text_option(SSH_OPTIONS_PROXYCOMMAND);
-  if (!proxy.empty()) {
-    return unreachable("the ssh configuration leads there through " + quoted(proxy) +
-                       ", and ProxyJump and ProxyCommand are not supported");
+  files.resize(std::max<size_t>(files.size(), 2), "/dev/null");
+  if (files.size() > 2) {
+    Trouble trouble = unreachable("its host keys are in " + std::to_string(files.size()) +
+                                  " files, which takes the program ssh");
+    trouble.openssh = true;
+    return trouble;
   }
+  link_->set(SSH_OPTIONS_KNOWNHOSTS, files[0].c_str());
+  link_->set(SSH_OPTIONS_GLOBAL_KNOWNHOSTS, files[1].c_str());
+  // As OpenSSH, take the key of the name alone for one of its other ports.
+  if (endpoint_.port == 22 || !plan_->known_as.empty()) return std::nullopt;
+  if (ssh_session_has_known_hosts_entry(link_->session()) == SSH_KNOWN_HOSTS_OK)
+    return std::nullopt;
+  const unsigned usual_port = 22;
+  link_->set(SSH_OPTIONS_PORT, &usual_port);
+  endpoint_.by_name_alone = true;
   return std::nullopt;
 }
 
 Attempted Dialler::connect() {
-  dial_.enter(DialPhase::resolving, endpoint_.name);
-  const auto found = resolve(endpoint_.name, static_cast<uint16_t>(endpoint_.port));
+  const std::string& name = plan_->host_name;
+  dial_.enter(DialPhase::resolving, name);
+  const auto found = resolve(name, static_cast<uint16_t>(plan_->port), plan_->family);
   if (const auto* failure = std::get_if<LookupFailure>(&found)) {
-    return unreachable("the name " + endpoint_.name + " cannot be resolved: " + failure->text,
-                       failure->transient);
+    return unreachable("the name " + name + " cannot be resolved: " + failure->text, true);
   }
   const auto& addresses = std::get<std::vector<Address>>(found);
   std::string all;
@@ -143,10 +189,13 @@ Attempted Dialler::connect() {
     all += (all.empty() ? "" : " and ") + endpoint_text(address);
   }
   dial_.enter(DialPhase::connecting, all);
-  auto connected = connect_first(addresses, deadline_, dial_.cancelled_fd());
+  const bool limited = plan_->connect_limit > Duration::zero();
+  const Time until = limited ? std::min(deadline_, now() + plan_->connect_limit) : deadline_;
+  auto connected = connect_first(addresses, until, dial_.cancelled_fd(), plan_->bind_address);
   if (const auto* failure = std::get_if<ConnectFailure>(&connected)) {
-    if (failure->given_up) return Trouble{};
-    return unreachable(failure->text, failure->refused && ++refusals_ < kMostRefusals);
+    if (failure->given_up && (!limited || now() >= deadline_)) return Trouble{};
+    if (failure->given_up) return unreachable("no answer from " + all, true);
+    return unreachable(failure->text, true);
   }
   Fd socket = std::move(std::get<Fd>(connected));
   endpoint_.where = peer_host(socket.get()) + " port " + std::to_string(endpoint_.port);
@@ -210,22 +259,31 @@ Attempted Dialler::attempt() {
   if (Attempted trouble = exchange_keys()) return trouble;
   if (Attempted trouble = check_host_key(*link_, target_, endpoint_)) return trouble;
   dial_.enter(DialPhase::logging_in, endpoint_.where);
-  if (Attempted trouble = log_in(*link_, target_, endpoint_, wait_)) return trouble;
+  if (Attempted trouble = log_in(*link_, target_, *plan_, endpoint_, wait_)) {
+    // Many failed logins look like an attack.
+    trouble->transient = trouble->transient && ++lost_logins_ < kMostLostLogins;
+    return trouble;
+  }
   return start_command();
 }
 
-Result<std::unique_ptr<SshLink>> Dialler::run() {
+// A host that is being set up has no name yet, or no sshd, and a flooded sshd drops connections at
+// random (MaxStartups): that is tried again until the deadline. What a host says about keys is
+// final.
+DialResult Dialler::run() {
+  const Time started = now();
   for (int tries = 1;; ++tries) {
-    const Attempted trouble = attempt();
+    Attempted trouble = attempt();
     if (!trouble) return std::move(link_);
-    if (!trouble->transient || tries == kMostTries) {
-      return Error{tries == 1 || trouble->text.empty()
-                       ? trouble->text
-                       : trouble->text + " (tried " + std::to_string(tries) + " times)"};
+    if (!trouble->transient) {
+      if (tries > 1 && !trouble->text.empty()) {
+        trouble->text += " (tried again for " + format_duration(now() - started) + ")";
+      }
+      return DialFailure{trouble->text, trouble->openssh};
     }
     dial_.note_trouble(trouble->text);
     dial_.enter(DialPhase::pausing, endpoint_.where);
-    if (!pause(pause_before(tries - 1))) return Error{};
+    if (!pause(pause_before_try(tries))) return DialFailure{};
   }
 }
 
@@ -233,6 +291,7 @@ Result<std::unique_ptr<SshLink>> Dialler::run() {
 
 std::shared_ptr<Dial> Dial::start(SshTarget target) {
   start_libssh();
+  if (!target.lookup) target.lookup = std::make_shared<SshLookup>(target.config);
   auto done = make_pipe();
   auto cancelled = make_pipe();
   HVD_CHECK(done.ok() && cancelled.ok());
@@ -248,7 +307,7 @@ std::shared_ptr<Dial> Dial::start(SshTarget target) {
   return dial;
 }
 
-std::optional<Result<std::unique_ptr<SshLink>>> Dial::take() {
+std::optional<DialResult> Dial::take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(result_, std::nullopt);
 }
@@ -274,7 +333,7 @@ void Dial::note_trouble(const std::string& trouble) {
   progress_.trouble = trouble;
 }
 
-void Dial::finish(Result<std::unique_ptr<SshLink>> result) {
+void Dial::finish(DialResult result) {
   const std::lock_guard lock(mutex_);
   result_ = std::move(result);
   done_.write.reset();

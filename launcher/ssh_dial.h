@@ -8,8 +8,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <variant>
 
-#include "base/error.h"
 #include "base/fd.h"
 #include "base/time.h"
 #include "launcher/ssh_link.h"
@@ -28,6 +28,13 @@ enum class DialPhase {
   pausing,  // between two tries
 };
 
+// Why there is no link. An empty text: no time was left.
+struct DialFailure {
+  std::string text;
+  bool openssh = false;  // the program ssh may do better
+};
+using DialResult = std::variant<std::unique_ptr<SshLink>, DialFailure>;
+
 // What the dialling thread and the loop share. The thread owns what it needs and may outlive the
 // loop's interest: a resolver or an ssh-agent that hangs holds up nobody.
 class Dial {
@@ -37,8 +44,8 @@ class Dial {
 
   // Readable when the result is there.
   int done_fd() const { return done_.read.get(); }
-  // The link, or why there is none (an empty text: no time left); nothing while dialling. Once.
-  std::optional<Result<std::unique_ptr<SshLink>>> take();
+  // The link, or why there is none; nothing while dialling. Once.
+  std::optional<DialResult> take();
   void cancel();
 
   struct Progress {
@@ -53,7 +60,7 @@ class Dial {
   int cancelled_fd() const { return cancelled_.read.get(); }
   void enter(DialPhase phase, const std::string& at);
   void note_trouble(const std::string& trouble);
-  void finish(Result<std::unique_ptr<SshLink>> result);
+  void finish(DialResult result);
 
  private:
   Dial(Pipe done, Pipe cancelled) : done_(std::move(done)), cancelled_(std::move(cancelled)) {}
@@ -61,7 +68,7 @@ class Dial {
   Pipe done_, cancelled_;
   mutable std::mutex mutex_;
   Progress progress_;
-  std::optional<Result<std::unique_ptr<SshLink>>> result_;
+  std::optional<DialResult> result_;
 };
 
 }  // namespace hvd

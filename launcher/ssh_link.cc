@@ -44,13 +44,6 @@ SshLink::SshLink() {
   session_ = ssh_new();
   HVD_CHECK(session_ != nullptr);
   ssh_set_blocking(session_, 0);
-  session_callbacks_.userdata = &passphrase_needed_;
-  session_callbacks_.auth_function = [](const char*, char*, size_t, int, int, void* userdata) {
-    *static_cast<bool*>(userdata) = true;
-    return -1;
-  };
-  ssh_callbacks_init(&session_callbacks_);
-  ssh_set_callbacks(session_, &session_callbacks_);
 }
 
 SshLink::~SshLink() {

@@ -49,6 +49,10 @@ class SshLink {
   bool broken() const;
   // What libssh says about its last failure.
   std::string error() const;
+  // Sets an option; false if libssh refuses the value.
+  bool set(ssh_options_e which, const void* value) {
+    return ssh_options_set(session_, which, value) == SSH_OK;
+  }
   // A string option as set or configured; empty if it is not.
   std::string text_option(ssh_options_e which) const;
 
@@ -72,8 +76,6 @@ class SshLink {
   const std::optional<std::string>& ending() const { return ending_; }
   // Bytes taken from the queue that may still wait for the socket.
   size_t unflushed() const;
-  // Set when a key file could not be used because it has a passphrase.
-  bool passphrase_needed() const { return passphrase_needed_; }
 
   std::string received;
   std::string diagnostics;
@@ -85,11 +87,9 @@ class SshLink {
   ssh_session session_;
   ssh_channel channel_ = nullptr;
   ssh_event event_ = nullptr;
-  ssh_callbacks_struct session_callbacks_{};
   ssh_channel_callbacks_struct channel_callbacks_{};
   size_t last_piece_ = 0;
   bool channel_open_ = false;
-  bool passphrase_needed_ = false;
   Life life_ = Life::living;
   std::optional<std::string> ending_;
 };

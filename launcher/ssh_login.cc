@@ -1,7 +1,6 @@
 #include "launcher/ssh_login.h"
 
 #include <poll.h>
-#include <pwd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -92,33 +91,34 @@ std::optional<uint32_t> agent_key_count(const std::string& path) {
          uint32_t{answer[8]};
 }
 
-std::string with_home(const std::string& path) {
-  if (!path.starts_with("~/")) return path;
-  const passwd* entry = getpwuid(getuid());
-  return entry == nullptr ? path : entry->pw_dir + path.substr(1);
-}
-
 // One login: what was offered, and the sentence when all of it was refused.
 class Login {
  public:
-  Login(SshLink& link, const SshTarget& target, const Endpoint& endpoint, const LinkWait& wait)
-      : link_(link), session_(link.session()), target_(target), endpoint_(endpoint), wait_(wait) {}
+  Login(SshLink& link, const SshTarget& target, const SshPlan& plan, const Endpoint& endpoint,
+        const LinkWait& wait)
+      : link_(link),
+        session_(link.session()),
+        target_(target),
+        plan_(plan),
+        endpoint_(endpoint),
+        wait_(wait) {}
 
   Attempted run();
 
  private:
   // A key that the server refused is no trouble: the next one is tried. done_ says we are in.
   Attempted try_identity();
-  Attempted try_agent_and_files();
+  Attempted try_agent();
+  Attempted try_file(const std::string& path);
   Attempted ask_methods();
   Attempted judge(std::optional<int> verdict);
-  void leave_out_silent_agent();
-  void note_current_file();
+  Key load(const std::string& path);
   Trouble refused() const;
 
   SshLink& link_;
   ssh_session session_;
   const SshTarget& target_;
+  const SshPlan& plan_;
   const Endpoint& endpoint_;
   const LinkWait& wait_;
   std::vector<std::string> tried_;
@@ -128,7 +128,10 @@ class Login {
 
 Attempted Login::run() {
   Attempted trouble = try_identity();
-  if (!trouble && !done_) trouble = try_agent_and_files();
+  if (!trouble && !done_) trouble = try_agent();
+  for (const std::string& path : plan_.identities) {
+    if (!trouble && !done_ && path != target_.identity) trouble = try_file(path);
+  }
   if (!trouble && !done_ && ssh_userauth_list(session_, nullptr) == 0) trouble = ask_methods();
   if (trouble) return trouble;
   return done_ ? Attempted{} : refused();
@@ -153,63 +156,63 @@ Attempted Login::judge(std::optional<int> verdict) {
   return std::nullopt;
 }
 
-Attempted Login::try_identity() {
-  if (target_.identity.empty()) return std::nullopt;
-  const std::string path = with_home(target_.identity);
+// None if the file holds no key that can be used; a remark says why.
+Key Login::load(const std::string& path) {
   bool locked = false;
   ssh_key raw = nullptr;
   const auto no_passphrase = [](const char*, char*, size_t, int, int, void* needed) {
     *static_cast<bool*>(needed) = true;
     return -1;
   };
+  if (access(path.c_str(), R_OK) != 0) {
+    remarks_.push_back("the key file " + path +
+                       " cannot be read: " + std::string(std::strerror(errno)));
+    return nullptr;
+  }
   const int rc = ssh_pki_import_privkey_file(path.c_str(), nullptr, no_passphrase, &locked, &raw);
-  const Key key(raw);
+  Key key(raw);
   if (locked) {
     remarks_.push_back(path + " has a passphrase: add it to the ssh-agent with ssh-add");
-    return std::nullopt;
+  } else if (rc != SSH_OK) {
+    remarks_.push_back("the key file " + path + " holds no private key");
   }
-  if (rc != SSH_OK) {
-    return Trouble{"cannot log in on " + target_.label + ": the key file " + path + " " +
-                   (access(path.c_str(), R_OK) != 0
-                        ? "cannot be read: " + std::string(std::strerror(errno))
-                        : "holds no private key")};
+  return rc == SSH_OK ? std::move(key) : nullptr;
+}
+
+// The key file that was asked for: it is an error if there is none.
+Attempted Login::try_identity() {
+  if (target_.identity.empty()) return std::nullopt;
+  const size_t remarks = remarks_.size();
+  const Attempted trouble = try_file(target_.identity);
+  if (remarks_.size() == remarks || remarks_.back().find("passphrase") != std::string::npos) {
+    return trouble;
   }
+  return Trouble{"cannot log in on " + target_.label + ": " + remarks_.back()};
+}
+
+Attempted Login::try_file(const std::string& path) {
+  // Of the usual files most are not there.
+  if (path != target_.identity && access(path.c_str(), F_OK) != 0) return std::nullopt;
+  const Key key = load(path);
+  if (!key) return std::nullopt;
   tried_.push_back(path);
   return judge(repeat(SSH_AUTH_AGAIN, link_, wait_,
-                      [&] { return ssh_userauth_publickey(session_, nullptr, raw); }));
+                      [&] { return ssh_userauth_publickey(session_, nullptr, key.get()); }));
 }
 
-void Login::leave_out_silent_agent() {
-  const char* path = std::getenv("SSH_AUTH_SOCK");
-  if (path == nullptr || *path == '\0') return;
+// libssh offers all of an agent's keys or none.
+Attempted Login::try_agent() {
+  const char* usual = std::getenv("SSH_AUTH_SOCK");
+  const std::string path =
+      plan_.identity_agent.empty() ? (usual == nullptr ? "" : usual) : plan_.identity_agent;
+  if (plan_.identities_only || path.empty() || path == "none") return std::nullopt;
   const std::optional<uint32_t> count = agent_key_count(path);
-  if (!count) {
-    remarks_.push_back(std::string("the ssh-agent at ") + path + " does not answer");
-    ssh_options_set(session_, SSH_OPTIONS_IDENTITY_AGENT, "/dev/null");
-  } else if (*count > 0) {
-    tried_.push_back(*count == 1 ? "the key of the ssh-agent"
-                                 : std::to_string(*count) + " keys of the ssh-agent");
-  }
-}
-
-void Login::note_current_file() {
-  char* path = nullptr;
-  if (ssh_userauth_publickey_auto_get_current_identity(session_, &path) != SSH_OK) return;
-  const std::string file = owned(path);
-  if (std::find(tried_.begin(), tried_.end(), file) == tried_.end()) tried_.push_back(file);
-}
-
-Attempted Login::try_agent_and_files() {
-  leave_out_silent_agent();
-  const Attempted trouble = judge(repeat(SSH_AUTH_AGAIN, link_, wait_, [&] {
-    const int rc = ssh_userauth_publickey_auto(session_, nullptr, nullptr);
-    if (rc == SSH_AUTH_AGAIN) note_current_file();
-    return rc;
-  }));
-  if (link_.passphrase_needed()) {
-    remarks_.push_back("a key file has a passphrase: add it to the ssh-agent with ssh-add");
-  }
-  return trouble;
+  if (!count) remarks_.push_back("the ssh-agent at " + path + " does not answer");
+  if (!count || *count == 0) return std::nullopt;
+  tried_.push_back(*count == 1 ? "the key of the ssh-agent"
+                               : std::to_string(*count) + " keys of the ssh-agent");
+  return judge(
+      repeat(SSH_AUTH_AGAIN, link_, wait_, [&] { return ssh_userauth_agent(session_, nullptr); }));
 }
 
 // With no key to offer at all, this is how to learn what the server would accept.
@@ -231,15 +234,20 @@ Trouble Login::refused() const {
   text += tried_.empty() ? ": there was no key to offer" : ": it was offered " + joined(tried_);
   if (!offered.empty()) text += "; the server accepts " + joined(offered, " or ");
   for (const std::string& remark : remarks_) text += "; " + remark;
-  return {text};
+  return {text, false, true};
 }
 
 }  // namespace
 
 Attempted check_host_key(SshLink& link, const SshTarget& target, const Endpoint& endpoint) {
   ssh_session session = link.session();
-  const ssh_known_hosts_e verdict = ssh_session_is_known_server(session);
+  ssh_known_hosts_e verdict = ssh_session_is_known_server(session);
   if (verdict == SSH_KNOWN_HOSTS_OK) return std::nullopt;
+  if (endpoint.by_name_alone) {
+    // Another key of the name is none of this port's: it is just unknown, and recorded with it.
+    link.set(SSH_OPTIONS_PORT, &endpoint.port);
+    verdict = ssh_session_is_known_server(session);
+  }
   const std::string file = link.text_option(SSH_OPTIONS_KNOWNHOSTS);
   const std::string key = fingerprint(session);
   const std::string entry = endpoint.port == 22
@@ -275,9 +283,9 @@ Attempted check_host_key(SshLink& link, const SshTarget& target, const Endpoint&
   return Trouble{"the host key of " + host + " cannot be checked: " + link.error()};
 }
 
-Attempted log_in(SshLink& link, const SshTarget& target, const Endpoint& endpoint,
-                 const LinkWait& wait) {
-  return Login(link, target, endpoint, wait).run();
+Attempted log_in(SshLink& link, const SshTarget& target, const SshPlan& plan,
+                 const Endpoint& endpoint, const LinkWait& wait) {
+  return Login(link, target, plan, endpoint, wait).run();
 }
 
 }  // namespace hvd

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "launcher/ssh_link.h"
+#include "launcher/ssh_plan.h"
 #include "launcher/ssh_target.h"
 
 namespace hvd {
@@ -15,6 +16,7 @@ namespace hvd {
 struct Trouble {
   std::string text;        // a sentence that names the host; empty: given up, no time or cancelled
   bool transient = false;  // another try may go better
+  bool openssh = false;    // the program ssh may do better
 };
 using Attempted = std::optional<Trouble>;
 
@@ -23,6 +25,7 @@ struct Endpoint {
   std::string name;   // as looked up in known_hosts
   std::string where;  // "10.0.0.1 port 22"
   unsigned port = 22;
+  bool by_name_alone = false;  // known_hosts has no entry for the port
 };
 
 // Waits until the link's socket allows progress; false: give up.
@@ -44,9 +47,9 @@ std::optional<int> repeat(int again, SshLink& link, const LinkWait& wait, Call c
 // accept_new_host_keys, which is then recorded.
 Attempted check_host_key(SshLink& link, const SshTarget& target, const Endpoint& endpoint);
 
-// Tries the target's key file, then the keys of the ssh-agent, then the configured and the usual
-// key files.
-Attempted log_in(SshLink& link, const SshTarget& target, const Endpoint& endpoint,
-                 const LinkWait& wait);
+// Tries the target's key file, then the keys of the ssh-agent, then the plan's key files. Nothing
+// is written, not even a .pub file that a key lacks.
+Attempted log_in(SshLink& link, const SshTarget& target, const SshPlan& plan,
+                 const Endpoint& endpoint, const LinkWait& wait);
 
 }  // namespace hvd

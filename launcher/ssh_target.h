@@ -1,11 +1,14 @@
 // Where to log in and what to run there.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/time.h"
 
 namespace hvd {
+
+class SshLookup;
 
 // Empty fields follow the user's ssh configuration.
 struct SshTarget {
@@ -18,6 +21,7 @@ struct SshTarget {
   std::string config;                 // replaces the user's and the system's ssh_config
   bool accept_new_host_keys = false;  // unknown ones only; changed ones are always refused
   std::string command;
+  std::shared_ptr<SshLookup> lookup;  // reads the configuration; shared by the hosts of a job
   Time deadline{};  // for the start: the command runs by then, or the host is given up
 };
 

@@ -2,6 +2,8 @@
 what a launch leaves on them."""
 
 import os
+import re
+import signal
 import subprocess
 import time
 import unittest
@@ -39,10 +41,40 @@ class SshTest(LabCase):
             f.write(content)
         return before
 
+    def read(self, path):
+        with open(path) as f:
+            return f.read()
+
+    def write_in_place(self, path, text):
+        """The file may be mounted: it must stay the same one."""
+        with open(path, "w") as f:
+            f.write(text)
+
+    def write_on_head(self, name, text):
+        path = f"{self.lab.state}/hosts/head/root/{name}"
+        self.addCleanup(lambda: os.path.exists(path) and os.unlink(path))
+        with open(path, "w") as f:
+            f.write(text)
+
+    def key_pair(self, name):
+        """Makes head's key ~/.ssh/NAME and gives its public half."""
+        path = f"{self.ssh_folder('head')}/{name}"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+        self.addCleanup(lambda: [os.unlink(path), os.unlink(f"{path}.pub")])
+        return self.read(f"{path}.pub")
+
+    def sshd(self, host, *options):
+        return self.lab.popen(host, "/usr/sbin/sshd", "-D", "-f", f"{self.lab.state}/sshd_config", *options,
+                              start_new_session=True)
+
+    def end_sshd(self, server):
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
     def refused(self, spec, *words, options=(), seconds=20):
         """Code 69 within the start deadline, with the words, and nothing was started."""
         started = time.monotonic()
-        run = self.launch("-np", "2", "-H", spec, *options, "--", "touch", "/srv/lab/started")
+        run = self.launch("-H", spec, *options, "--", "touch", "/srv/lab/started")
         self.assert_code(run, 69)
         self.assertLess(time.monotonic() - started, seconds)
         for word in words:
@@ -126,8 +158,86 @@ class SshTest(LabCase):
 
     # ---- hosts that cannot be used ----
 
+    def test_b2_every_bad_host_is_named_within_the_deadline(self):
+        self.refused("h1:1,nosuch.test:1,10.77.0.99:1", "nosuch.test", "10.77.0.99",
+                     options=("--start-timeout", "3"), seconds=8)
+
+    def test_c7_a_name_and_an_sshd_that_come_later(self):
+        names = f"{self.lab.state}/hosts/head/hosts"
+        before = self.replace(names, self.read(names).replace(" h2\n", " later\n"))
+        self.refused("h1:1,h2:1", "the name h2 cannot be resolved", "tried again for",
+                     options=("--start-timeout", "1"), seconds=6)
+        run = self.start("-H", "h1:1,h2:1", "--ssh-port", "2022", "hostname")
+        run.wait_for_text("still waiting: cannot reach h2: the name h2 cannot be resolved")
+        run.wait_for_text("still waiting: cannot reach h1: .* port 2022: Connection refused")
+        self.write_in_place(names, before)
+        servers = [self.sshd(host, "-p", "2022") for host in ("h1", "h2")]
+        run.wait(30)
+        for server in servers:
+            self.end_sshd(server)
+        self.assert_code(run, 0)
+        self.assertEqual(sorted(lines_of(run.out)), [(0, "h1"), (1, "h2")])
+
+    def test_b3_every_connection_uses_the_hosts_own_port_user_and_key(self):
+        self.replace(f"{self.ssh_folder('h1')}/authorized_keys", self.key_pair("odd"))
+        server = self.sshd("h1", "-p", "2022", "-E", "/root/sshd-2022.log")
+        self.write_on_head("hosts.toml", '[[host]]\nname = "h1"\nport = 2022\nidentity = "/root/.ssh/odd"\n')
+        script = "[ $HVD_ATTEMPT = 2 ] || { kill -9 $PPID; sleep 100; }; echo again"  # the agent
+        run = self.launch("-H", "hosts.toml", "--max-restarts", "2", "--checkpoint-dir", "/srv/lab/ckpt", "sh", "-c",
+                          script)
+        self.end_sshd(server)
+        self.assert_code(run, 0)
+        log = self.read(f"{self.lab.state}/hosts/h1/root/sshd-2022.log")
+        self.assertEqual(log.count("Accepted publickey for root"), 2, str(run))
+
+    def test_b4_every_reason_is_named(self):
+        self.key_pair("other")
+        public = self.key_pair("command")
+        self.replace(f"{self.ssh_folder('h2')}/authorized_keys", f'command="/no/such/program" {public}\n')
+        self.write_on_head(".ssh/config", """
+Host gone
+  HostName 10.77.0.99
+Host closed
+  HostName h1
+  Port 23
+Host silent
+  HostName h1
+  Port 2022
+Host stranger
+  HostName h1
+  HostKeyAlias stranger
+Host unwanted
+  HostName h2
+  IdentityFile ~/.ssh/other
+Host empty
+  HostName h2
+  IdentityFile ~/.ssh/command
+Host *
+  IdentitiesOnly yes
+""")
+        listener = self.lab.popen("h1", "/usr/bin/python3", "-c", LISTEN, stdout=subprocess.PIPE)
+        self.assertEqual(listener.stdout.readline(), b"listening\n")
+        hosts = ["no-name", "gone", "closed", "silent", "stranger", "unwanted", "empty"]
+        try:
+            run = self.refused(",".join(f"{host}:1" for host in hosts), options=("--start-timeout", "5"), seconds=10)
+        finally:
+            listener.kill()
+            listener.wait()
+            listener.stdout.close()
+        for host, reason in zip(hosts, (
+                "the name no-name cannot be resolved", "No route to host|no answer", "Connection refused",
+                "sent no SSH banner", "host key .* is unknown", "refuses the login of user root",
+                "127|/no/such/program"), strict=True):
+            lines = [line for line in run.err.splitlines() if re.search(f"\\b{host}\\b", line)]
+            self.assertTrue([line for line in lines if re.search(reason, line)], f"{host}: {reason}\n{run}")
+
+    def test_b10_a_rank_killed_by_a_signal_is_told_with_its_host(self):
+        run = self.launch("-np", "2", "-H", "h1:1,h2:1", "sh", "-c", "[ $HVD_RANK = 0 ] || kill -SEGV $$; sleep 99")
+        self.assert_code(run, 139)
+        self.assertRegex(run.err, "rank 1 on h2 .*SIGSEGV")
+
     def test_a_name_that_is_none(self):
-        self.refused("h1:1,no-such-host:1", "no-such-host")
+        self.refused("h1:1,no-such-host:1", "no-such-host", options=("--start-timeout", "2"))
 
     def test_a_host_nobody_has(self):
         self.refused("h1:1,10.77.0.99:1", "10.77.0.99", options=("--start-timeout", "5"))
@@ -138,7 +248,7 @@ class SshTest(LabCase):
         self.refused("h1:1,h2:1", "h2", options=("--start-timeout", "3"), seconds=10)
 
     def test_a_closed_port(self):
-        self.refused("h1:1,h2:1", "h2|h1", "refused", options=("--ssh-port", "23"))
+        self.refused("h1:1,h2:1", "h2|h1", "refused", options=("--ssh-port", "23", "--start-timeout", "2"))
 
     def test_a_silent_port(self):
         server = self.lab.popen("h2", "/usr/bin/python3", "-c", LISTEN, stdout=subprocess.PIPE)
@@ -152,9 +262,10 @@ class SshTest(LabCase):
             server.wait()
             server.stdout.close()
 
-    def test_a_refused_key(self):
+    def test_b1_a_refused_login_is_told_and_no_client_stays(self):
         self.replace(f"{self.ssh_folder('h2')}/authorized_keys", "")
-        self.refused("h1:1,h2:1", "h2.*(key|denied|auth|log)")
+        self.refused("h1:1,h2:1", r"h2 \(10.77.\S+ port 22\) refuses the login of user root: it was offered "
+                     r"/root/.ssh/id_ed25519; the server accepts publickey", seconds=10)
 
     def other_key(self):
         path = self.path("other")

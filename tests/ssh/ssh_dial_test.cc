@@ -73,12 +73,13 @@ class Variable {
 TEST_CASE("nobody listens at the port") {
   SshTarget target = SshServer().target("true");
   target.port = free_port("127.0.0.2");
+  target.deadline = now() + 1s;
   const std::string port = std::to_string(target.port);
-  CHECK(refusal(target) ==
-        "cannot reach h1: 127.0.0.2 port " + port + ": Connection refused (tried 3 times)");
+  CHECK(refusal(target).starts_with("cannot reach h1: 127.0.0.2 port " + port +
+                                    ": Connection refused (tried again for "));
 }
 
-TEST_CASE("a port that accepts and says nothing") {
+TEST_CASE("b9: a port that accepts and says nothing") {
   std::mutex mutex;
   std::vector<Fd> held;
   const Listener listener([&](Fd socket) {
@@ -112,7 +113,7 @@ TEST_CASE("a port that closes every connection is tried again, then given up") {
   CHECK(connections >= 3);
 }
 
-TEST_CASE("a server too busy for the first connections gets more of them") {
+TEST_CASE("b11: a server too busy for the first connections gets more of them") {
   const int port = free_port("127.0.0.2");
   SshServer::Options options;
   options.port = port;
@@ -154,6 +155,7 @@ TEST_CASE("a server too busy for the first connections gets more of them") {
 TEST_CASE("a name that does not exist") {
   SshTarget target = SshServer().target("true");
   target.address = "nosuch.invalid";
+  target.deadline = now() + 1s;
   CHECK(
       refusal(target).starts_with("cannot reach h1: the name nosuch.invalid cannot be resolved: "));
 }
@@ -188,7 +190,7 @@ TEST_CASE("a host key that is not known") {
   }
 }
 
-TEST_CASE("a host key that changed is refused, accept-new or not") {
+TEST_CASE("b7: a host key that changed is refused, accept-new or not") {
   const SshServer server;
   const SshServer other;
   SshTarget target = server.target("true");
@@ -204,7 +206,7 @@ TEST_CASE("a host key that changed is refused, accept-new or not") {
   CHECK(file_text(target.known_hosts) == stale);
 }
 
-TEST_CASE("a host known by a key of another type is refused, accept-new or not") {
+TEST_CASE("b7: a host known by a key of another type is refused, accept-new or not") {
   SshServer::Options options;
   options.host_key_types = {"ecdsa"};
   const SshServer other(options);
@@ -216,7 +218,7 @@ TEST_CASE("a host known by a key of another type is refused, accept-new or not")
   CHECK(contains(refusal(target), " is of another type than the one in "));
 }
 
-TEST_CASE("any of the server's keys in known_hosts is enough, hashed or not") {
+TEST_CASE("b8: any of the server's keys in known_hosts is enough, hashed or not") {
   SshServer::Options options;
   options.host_key_types = {"rsa", "ecdsa", "ed25519"};
   const SshServer server(options);
@@ -246,7 +248,7 @@ TEST_CASE("a key that the server does not accept") {
   CHECK(contains(text, "; the server accepts publickey"));
 }
 
-TEST_CASE("a server that takes passwords only") {
+TEST_CASE("b1: a server that takes passwords only") {
   const Variable no_agent("SSH_AUTH_SOCK", "");
   SshServer::Options options;
   options.extra = "PubkeyAuthentication no\nPasswordAuthentication yes\n";
@@ -282,7 +284,7 @@ TEST_CASE("a key file without its .pub does, and none is written") {
   CHECK(access(server.path("user.pub").c_str(), F_OK) != 0);
 }
 
-TEST_CASE("a .pub file that is damaged is named") {
+TEST_CASE("a .pub file that is damaged does not matter") {
   const Variable no_agent("SSH_AUTH_SOCK", "");
   const SshServer server;
   SshTarget target = server.target("true");
@@ -290,7 +292,7 @@ TEST_CASE("a .pub file that is damaged is named") {
   target.config = server.path("config");
   write_file(target.config, "IdentityFile " + server.path("user") + "\n");
   write_file(server.path("user.pub"), "damaged");
-  CHECK(contains(refusal(target), "Failed to import public key: " + server.path("user.pub")));
+  check_opens(target);
 }
 
 TEST_CASE("a server that ends the login after too many keys") {
@@ -369,7 +371,9 @@ TEST_CASE("host, port, user and key come from the ssh configuration") {
   }
   SUBCASE("but what leads through another host is refused by name") {
     write_file(target.config, config + "  ProxyJump bastion\n");
-    CHECK(contains(refusal(target), "ProxyJump and ProxyCommand are not supported"));
+    CHECK(contains(refusal(target),
+                   "its ssh configuration has \"ProxyJump bastion\", which takes "
+                   "the program ssh"));
   }
   SUBCASE("and what the target says wins") {
     write_file(target.config, "Port 9\nUser nobody\n" + config);

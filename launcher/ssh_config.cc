@@ -1,0 +1,184 @@
+#include "launcher/ssh_config.h"
+
+#include <strings.h>
+
+#include <algorithm>
+
+namespace hvd {
+
+namespace {
+
+// As OpenSSH: deeper ones are an error, which it will tell.
+constexpr int kDeepestInclude = 16;
+
+bool is(const std::string& keyword, const char* name) {
+  return strcasecmp(keyword.c_str(), name) == 0;
+}
+
+// The line's next word; '=' may stand after the first, quotes hold blanks.
+std::string take_word(std::string_view& rest, bool keyword) {
+  const std::string_view blanks = keyword ? " \t\r\f=" : " \t\r\f";
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\f"), rest.size()));
+  std::string word;
+  bool quoted = false;
+  while (!rest.empty() && (quoted || blanks.find(rest.front()) == blanks.npos)) {
+    if (rest.front() == '"') {
+      quoted = !quoted;
+    } else {
+      word += rest.front();
+    }
+    rest.remove_prefix(1);
+  }
+  if (keyword) rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\f="), rest.size()));
+  return word;
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  while (true) {
+    std::string word = take_word(text, false);
+    if (word.empty() && text.empty()) return words;
+    if (word.starts_with('#')) return words;
+    if (!word.empty()) words.push_back(std::move(word));
+  }
+}
+
+std::string_view trimmed_line(std::string_view line) {
+  const size_t end = line.find_last_not_of(" \t\r\f");
+  return line.substr(0, end == line.npos ? 0 : end + 1);
+}
+
+class Reader {
+ public:
+  Reader(const SshInclude& include, SshConfigText& config) : include_(include), config_(config) {}
+
+  void file(const SshConfigFile& file, int depth) {
+    std::string_view rest = file.text;
+    for (int number = 1; !rest.empty(); ++number) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      line(rest.substr(0, end), file.path + " line " + std::to_string(number), depth);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+
+ private:
+  void line(std::string_view text, const std::string& place, int depth) {
+    SshDirective directive;
+    directive.keyword = take_word(text, true);
+    if (directive.keyword.empty() || directive.keyword[0] == '#') return;
+    directive.value = trimmed_line(text);
+    directive.place = place;
+    if (is(directive.keyword, "host")) {
+      config_.blocks.push_back({words_of(text), {}});
+    } else if (is(directive.keyword, "match")) {
+      const auto words = words_of(text);
+      const bool all = words.size() == 1 && is(words[0], "all");
+      if (!all) beyond(directive);
+      config_.blocks.push_back({});
+    } else if (is(directive.keyword, "include")) {
+      include(directive, depth);
+    } else {
+      if (is(directive.keyword, "canonicalizehostname")) beyond(directive);
+      if (config_.blocks.empty()) config_.blocks.emplace_back();
+      config_.blocks.back().directives.push_back(std::move(directive));
+    }
+  }
+
+  // An included file begins inside the block of the line that includes it, and its own blocks end
+  // with it.
+  void include(const SshDirective& directive, int depth) {
+    const bool fixed = directive.value.find_first_of("%$") == std::string::npos;
+    if (!fixed || depth == kDeepestInclude) return beyond(directive);
+    const SshBlock outer = config_.blocks.empty() ? SshBlock{} : config_.blocks.back();
+    for (const std::string& pattern : words_of(directive.value)) {
+      for (const SshConfigFile& found : include_(pattern)) {
+        config_.blocks.push_back({outer.patterns, {}});
+        const size_t first = config_.blocks.size();
+        file(found, depth + 1);
+        // Blocks inside a Host block hold for hosts of both.
+        if (!outer.patterns.empty() && config_.blocks.size() > first) beyond(directive);
+      }
+    }
+    config_.blocks.push_back({outer.patterns, {}});
+  }
+
+  void beyond(const SshDirective& directive) {
+    if (config_.beyond.keyword.empty()) config_.beyond = directive;
+  }
+
+  const SshInclude& include_;
+  SshConfigText& config_;
+};
+
+bool matches(std::string_view pattern, std::string_view text) {
+  while (!pattern.empty() && pattern.front() != '*') {
+    if (text.empty() || (pattern.front() != '?' && pattern.front() != text.front())) return false;
+    pattern.remove_prefix(1);
+    text.remove_prefix(1);
+  }
+  if (pattern.empty()) return text.empty();
+  pattern.remove_prefix(std::min(pattern.find_first_not_of('*'), pattern.size()));
+  if (pattern.empty()) return true;
+  for (; !text.empty(); text.remove_prefix(1)) {
+    if (matches(pattern, text)) return true;
+  }
+  return false;
+}
+
+bool holds(const SshBlock& block, const std::string& host) {
+  return block.patterns.empty() || matches_ssh_patterns(block.patterns, host);
+}
+
+}  // namespace
+
+bool matches_ssh_patterns(const std::vector<std::string>& patterns, std::string_view host) {
+  bool found = false;
+  for (const std::string& pattern : patterns) {
+    const bool negated = pattern.starts_with('!');
+    if (!matches(std::string_view(pattern).substr(negated ? 1 : 0), host)) continue;
+    if (negated) return false;
+    found = true;
+  }
+  return found;
+}
+
+void add_ssh_config(const SshConfigFile& file, const SshInclude& include, SshConfigText& config) {
+  // What an earlier file ended with is no block of this one's.
+  config.blocks.emplace_back();
+  Reader(include, config).file(file, 0);
+}
+
+SshConfigUse config_use(const SshConfigText& config, const std::string& host) {
+  SshConfigUse use;
+  bool own = !config.beyond.keyword.empty();
+  use.touched = own;
+  for (const SshBlock& block : config.blocks) {
+    const bool here = holds(block, host);
+    use.group += here ? '1' : '0';
+    if (!here || block.directives.empty()) continue;
+    use.touched = true;
+    own = own || std::any_of(block.directives.begin(), block.directives.end(),
+                             [](const SshDirective& d) { return is(d.keyword, "hostname"); });
+  }
+  if (own) use.group = host;
+  return use;
+}
+
+std::vector<SshDirective> directives_for(const SshConfigText& config, const std::string& host) {
+  std::vector<SshDirective> found;
+  for (const SshBlock& block : config.blocks) {
+    if (!holds(block, host)) continue;
+    found.insert(found.end(), block.directives.begin(), block.directives.end());
+  }
+  return found;
+}
+
+bool mentions(const SshConfigText& config, const char* keyword) {
+  return std::any_of(config.blocks.begin(), config.blocks.end(), [&](const SshBlock& block) {
+    return std::any_of(
+        block.directives.begin(), block.directives.end(),
+        [&](const SshDirective& directive) { return is(directive.keyword, keyword); });
+  });
+}
+
+}  // namespace hvd
