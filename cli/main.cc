@@ -26,9 +26,8 @@ int fail(const std::string& text, int code) {
 }
 
 // The file for what a detached job writes: in the log folder, or with the job's history.
-Result<std::string> output_file(const RunCommand& command) {
+Result<std::string> output_file(const RunCommand& command, StateFolder& state) {
   const std::string& logs = command.settings.log_dir;
-  const StateFolder state;
   const Status made =
       logs.empty() ? state.make_job_folder(command.job.id) : make_folders(logs, 0777);
   if (!made) return made.error();
@@ -39,7 +38,8 @@ Result<std::string> output_file(const RunCommand& command) {
 }
 
 int launch_detached(const RunCommand& command) {
-  const Result<std::string> output = output_file(command);
+  StateFolder state;
+  const Result<std::string> output = output_file(command, state);
   if (!output) return fail(output.error().text, kExitUsage);
   return run_detached(
       *output,

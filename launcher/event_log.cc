@@ -246,10 +246,7 @@ std::string report_json(const Job& job, const Finish& finish, Duration wall) {
             {"attempts", finish.attempts},
             {"reached_step", finish.reached_step},
             {"wall_seconds", seconds(wall)}};
-  if (!finish.consequences.empty()) {
-    j["consequences"] = finish.consequences;
-    j["consequence_count"] = finish.consequence_count;
-  }
+  if (!finish.consequences.empty()) j["consequences"] = finish.consequences;
   if (finish.newest_step) j["newest_checkpoint_step"] = *finish.newest_step;
   Json cause = {{"kind", name(finish.cause.kind)}, {"text", finish.cause.text}};
   if (finish.cause.rank) cause["rank"] = *finish.cause.rank;

@@ -485,13 +485,6 @@ void Launch::wind_up(Time now) {
   over_ = writer_.idle();
 }
 
-std::string consequences_text(const Finish& finish) {
-  std::string text = "what followed:";
-  for (const std::string& one : finish.consequences) text += "\n  " + one;
-  const size_t more = finish.consequence_count - finish.consequences.size();
-  return more == 0 ? text : text + "\n  and " + std::to_string(more) + " more";
-}
-
 void Launch::report() {
   const Finish& f = *finish_;
   if (history_open_) {
@@ -506,7 +499,11 @@ void Launch::report() {
   if (!f.cause.last_lines.empty() && settings_.verbosity >= 0) {
     tell("its last lines on stderr:\n" + f.cause.last_lines);
   }
-  if (f.consequence_count > 0 && settings_.verbosity >= 0) tell(consequences_text(f));
+  if (!f.consequences.empty() && settings_.verbosity >= 0) {
+    std::string text = "what followed:";
+    for (const std::string& one : f.consequences) text += "\n  " + one;
+    tell(text);
+  }
   if (f.attempts > 0 && !job_.checkpoint_dir.empty() && settings_.verbosity >= 0) {
     tell("attempts: " + std::to_string(f.attempts) + ", newest whole checkpoint: " +
          (f.newest_step ? "step " + std::to_string(*f.newest_step) : "none"));

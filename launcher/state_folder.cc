@@ -1,8 +1,11 @@
 #include "launcher/state_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -53,8 +56,13 @@ std::string StateFolder::resume_file(const std::string& checkpoint_dir,
   return root_.empty() ? "" : root_ + "/resume/" + digest_of(checkpoint_dir) + "/" + name;
 }
 
-Status StateFolder::make_job_folder(const std::string& job) const {
-  return root_.empty() ? Ok{} : make_folders(root_ + "/jobs/" + job, 0700);
+Status StateFolder::make_job_folder(const std::string& job) {
+  if (root_.empty()) return Ok{};
+  const std::string folder = root_ + "/jobs/" + job;
+  const Status made = make_folders(folder, 0700);
+  job_lock_ = Fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (job_lock_) flock(job_lock_.get(), LOCK_SH);
+  return made;
 }
 
 void StateFolder::remove_old_jobs() const {
@@ -67,7 +75,11 @@ void StateFolder::remove_old_jobs() const {
   }
   if (jobs.size() <= kJobsKept) return;
   std::sort(jobs.begin(), jobs.end());
-  for (size_t i = 0; i < jobs.size() - kJobsKept; ++i) fs::remove_all(jobs[i], ignored);
+  for (size_t i = 0; i < jobs.size() - kJobsKept; ++i) {
+    const Fd folder(open(jobs[i].c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const bool runs = folder && flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!runs) fs::remove_all(jobs[i], ignored);
+  }
 }
 
 Status StateFolder::remember(const std::string& checkpoint_dir, const std::string& job_text) const {

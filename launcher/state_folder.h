@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/fd.h"
 
 namespace hvd {
 
@@ -29,14 +30,16 @@ class StateFolder {
   std::string job_file(const std::string& job, const std::string& name) const;
   std::string resume_file(const std::string& checkpoint_dir, const std::string& name) const;
 
-  Status make_job_folder(const std::string& job) const;
-  // All but the newest.
+  // The folder stays as long as this object lives.
+  Status make_job_folder(const std::string& job);
+  // All but the newest, and those of jobs that run.
   void remove_old_jobs() const;
   // Keeps job.toml for `resume`; mode 0600.
   Status remember(const std::string& checkpoint_dir, const std::string& job_text) const;
 
  private:
   std::string root_;
+  Fd job_lock_;
 };
 
 std::string progress_text(const Progress& progress);

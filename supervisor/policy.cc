@@ -235,7 +235,6 @@ void Policy::start_attempt(const Candidate* from) {
   loaded_.clear();
   saves_.clear();
   consequences_.clear();
-  consequence_count_ = 0;
   working_.clear();
   for (uint32_t rank = 0; rank < job_.size; ++rank) working_.insert(working_.end(), rank);
   progressed_ = false;

@@ -133,8 +133,7 @@ struct Finish {
   int code = 0;
   bool from_worker = false;  // the code is a worker's own
   Cause cause;
-  std::vector<std::string> consequences;  // ends that followed in the last attempt, the first few
-  uint32_t consequence_count = 0;         // all of them
+  std::vector<std::string> consequences;  // ends that followed in the last attempt, like with like
   uint32_t attempts = 0;
   std::optional<uint64_t> newest_step;
   uint64_t reached_step = 0;
@@ -188,6 +187,12 @@ class Policy {
     uint32_t commits_open = 0;
   };
 
+  // Ends that followed a failure: how, of which rank first, and how many others.
+  struct Consequence {
+    std::string how, first;
+    uint32_t others = 0;
+  };
+
   void on(const HostUp& event, Time now);
   void on(const HostDown& event, Time now);
   void on(const AgentSaid& event, Time now);
@@ -229,7 +234,8 @@ class Policy {
   void wall_time_over(Time now);
   void end_in_order(const Cause& cause, const std::string& why, Duration grace, Time now);
   void count_down(Time now);
-  void note_consequence(const std::string& text);
+  void note_consequence(const WorkerEnded& m);
+  std::vector<std::string> told_consequences() const;
   void note_saved();
   void fail(Cause cause, Time now);
   void stop_attempt(Duration grace, Time now);
@@ -278,8 +284,7 @@ class Policy {
   std::optional<Time> count_down_;  // when a stop in order says again what it waits for
   Time kill_at_{};                  // when the grace ends
   std::set<uint32_t> working_;      // ranks whose end was not told
-  std::vector<std::string> consequences_;
-  uint32_t consequence_count_ = 0;
+  std::vector<Consequence> consequences_;
   uint32_t previous_size_ = 0;
 
   uint32_t ended_ok_ = 0;

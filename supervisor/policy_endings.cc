@@ -138,7 +138,7 @@ void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
       m.signal == 0 && m.exit_code == 0 && m.not_started.empty() && (!m.left_early || last);
   const std::string text = describe_ending(m, rank_name(m.rank));
   if (phase_ != Phase::running) {
-    if (!good) note_consequence(text);
+    if (!good) note_consequence(m);
     return;
   }
   if (good) {
@@ -160,10 +160,31 @@ void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
   fail(cause, now);
 }
 
-void Policy::note_consequence(const std::string& text) {
+void Policy::note_consequence(const WorkerEnded& m) {
+  const std::string text = describe_ending(m, rank_name(m.rank));
   say(Say::Level::detail, text + " (a consequence)");
-  if (consequences_.size() < kNamed) consequences_.push_back(text);
-  ++consequence_count_;
+  const std::string how = describe_ending(m, "");
+  for (Consequence& known : consequences_) {
+    if (known.how != how) continue;
+    ++known.others;
+    return;
+  }
+  consequences_.push_back({how, text, 0});
+}
+
+std::vector<std::string> Policy::told_consequences() const {
+  std::vector<std::string> told;
+  for (const Consequence& one : consequences_) {
+    if (told.size() == kNamed) {
+      told.back() =
+          "others ended in " + std::to_string(consequences_.size() - kNamed + 1) + " other ways";
+      break;
+    }
+    std::string others;
+    if (one.others > 0) others = ", and " + std::to_string(one.others) + " more";
+    told.push_back(one.first + others);
+  }
+  return told;
 }
 
 void Policy::said(uint32_t host, const WorkerAborted& m, Time now) {
@@ -368,10 +389,7 @@ void Policy::finish_with_cause() {
   finish.from_worker = cause_.kind == Cause::Kind::exited || cause_.kind == Cause::Kind::killed ||
                        cause_.kind == Cause::Kind::aborted;
   finish.cause = cause_;
-  if (!asked_for(cause_)) {
-    finish.consequences = consequences_;
-    finish.consequence_count = consequence_count_;
-  }
+  if (!asked_for(cause_)) finish.consequences = told_consequences();
   finish.attempts = attempts_started_;
   if (!verified_.empty()) finish.newest_step = *verified_.rbegin();
   finish.reached_step = reached_step_;

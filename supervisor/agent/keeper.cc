@@ -204,7 +204,7 @@ int keep(const std::string& job, uint32_t host, const std::function<int(AgentSea
     Guard guard{pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), std::move(keeper_end),
                 Fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC)), make_waking_timer()};
     HVD_CHECK(guard.agent_pidfd.valid() && guard.timer.valid());
-    sweep_socket_folders();
+    sweep_socket_folders(folder->path);
     group.sweep();
     status = watch_over(guard, lease);
   } else {

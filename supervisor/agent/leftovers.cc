@@ -132,8 +132,9 @@ void remove_socket_folder(const std::string& path) {
   static_cast<void>(remove_tree(AT_FDCWD, path));
 }
 
-void sweep_socket_folders() {
+void sweep_socket_folders(const std::string& own) {
   for (const std::string& parent : parents_of_folders()) {
+    if (parent == "/tmp" && !own.starts_with("/tmp/")) continue;
     const Fd in(open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const Result<std::vector<std::string>> names =
         in ? list_folder(in.get()) : Result<std::vector<std::string>>(Error{});

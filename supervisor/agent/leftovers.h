@@ -18,8 +18,9 @@ struct SocketFolder {
 };
 Result<SocketFolder> make_socket_folder();
 void remove_socket_folder(const std::string& path);
-// Removes folders that nobody locks, of this user, that hold nothing but sockets.
-void sweep_socket_folders();
+// Removes folders that nobody locks, of this user, that hold nothing but sockets: of all places
+// where they may be, but /tmp, which can be vast, only if `own` is there.
+void sweep_socket_folders(const std::string& own);
 
 // A cgroup (version 2) below our own, for the agent and all it starts. Not there where the user may
 // not make one or nothing may be moved: then descendants are found by walking alone.

@@ -32,7 +32,8 @@ std::optional<std::string> cgroup_path(std::string_view text, std::string_view m
   return std::nullopt;
 }
 
-// The counter's file, or empty. Containers see their own group as the root of the mount.
+// The counter's file, or empty: of the nearest group above that counts. Containers see their own
+// group as the root of the mount, whatever its path.
 std::string counter_file(pid_t pid) {
   const std::string text = proc_text(pid, "cgroup");
   struct Place {
@@ -44,10 +45,12 @@ std::string counter_file(pid_t pid) {
                                {"0::", "/sys/fs/cgroup", "/memory.events"},
                                {"0::", "/sys/fs/cgroup/unified", "/memory.events"}};
   for (const Place& place : kPlaces) {
-    const std::optional<std::string> path = cgroup_path(text, place.mark);
-    if (!path) continue;
-    for (const std::string& folder : {place.root + *path, std::string(place.root)}) {
-      if (access((folder + place.file).c_str(), R_OK) == 0) return folder + place.file;
+    std::optional<std::string> path = cgroup_path(text, place.mark);
+    while (path) {
+      const std::string file = place.root + (*path == "/" ? "" : *path) + place.file;
+      if (access(file.c_str(), R_OK) == 0) return file;
+      if (path->empty()) break;
+      path->resize(path->rfind('/'));
     }
   }
   return "";

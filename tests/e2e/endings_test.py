@@ -71,7 +71,7 @@ class CodesTest(EndingsCase):
             run.command.end()
         self.assertRegex(run.err, r"(?m)^hvdlaunch: rank 3 on \S+ ended with exit code 7$")
         self.assertIn("what followed:", run.err)
-        self.assertIn("and 1 more", run.err)
+        self.assertRegex(run.err, r"(?m)^hvdlaunch:   rank \d on \S+ was killed by SIGTERM, and \d more$")
 
     def test_f4_a_failure_ends_the_others_in_bounded_time(self):
         script = ("trap 'echo on' TERM; [ $HVD_RANK != 1 ] || { sleep 0.2; exit 1; };"
@@ -113,6 +113,23 @@ class StopTest(EndingsCase):
         self.assertGreaterEqual(time.monotonic() - started, 1)
         self.assertLess(time.monotonic() - started, 6)
         self.assertEqual(self.saved(), [])
+
+    def test_a_reader_that_is_gone_is_a_stop_in_order(self):
+        noisy = f"while :; do echo y; sleep 0.01; done & exec {' '.join(SAVER)} {self.dir} 0.3"
+        for silent, code in ((None, 75), ("1", 141)):
+            with self.subTest(code=code):
+                read, write = os.pipe()
+                run = self.start("-np", "2", "sh", "-c", noisy, stdout=write, env={"SILENT": silent})
+                os.close(write)
+                with os.fdopen(read, "rb") as reader:
+                    waiting = 0
+                    while waiting < 2:
+                        waiting += b"waiting" in reader.readline()
+                self.assert_code(run.wait(20), code)
+                self.assertIn("SIGPIPE: stopping all ranks within 30 s", run.err)
+                self.assertEqual(self.saved(), ["0", "1"])
+                for name in self.saved():
+                    os.unlink(self.path(name))
 
     def test_g6_only_the_main_process_gets_term(self):
         run = self.saver(helpers=4)

@@ -62,6 +62,11 @@ class Process:
     def alive(self):
         return self.state not in "ZX"
 
+    @property
+    def still(self):
+        """Stopped, or a vfork's parent whose child is (D)."""
+        return self.state in "TD"
+
     def argv(self):
         return [a.decode(errors="replace") for a in _read(self.pid, "cmdline").split(b"\0")[:-1]]
 
@@ -234,7 +239,7 @@ class Lab:
     def leftover_files(self, host):
         """Files and sockets of a job on a host that is on."""
         look = ("find /tmp /run /dev/shm -mindepth 1 -not -path '/run/sshd';"
-                "grep -a hvdlaunch /proc/net/unix; true")
+                "grep -a hvdlaunch /proc/net/unix; find /sys/fs/cgroup -name 'hvdlaunch-*' 2>/dev/null; true")
         return self.output(host, "bash", "-c", look).split("\n")[:-1]
 
 

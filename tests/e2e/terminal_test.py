@@ -108,9 +108,10 @@ class TerminalTest(Case):
             terminal.type(b"\x1a")
             terminal.wait_for(rb"(?s)(STOPPED.*){%d}" % round)
             self.assertEqual(state(terminal.command), "T")
-            wait_for(lambda: {state(pid) for pid in pids} == {"T"}, 5, "all to stand still")
+            wait_for(lambda: all(Process(pid).still for pid in pids), 5,
+                     lambda: f"all to stand still: {[Process(pid) for pid in pids]}")
             time.sleep(2.5)  # longer than any lease of a second's silence
-            self.assertEqual({state(pid) for pid in pids}, {"T"})
+            self.assertEqual([p for p in map(Process, pids) if not p.still], [])
             terminal.type(b"\n")
             wait_for(lambda: not {state(pid) for pid in pids} & {"T"}, 10, "all to go on")
             time.sleep(1.5)  # past the silence limit again
@@ -164,6 +165,7 @@ class TerminalTest(Case):
         wait_for(lambda: not is_alive(terminal.pid) or state(terminal.pid) == "Z", 10, "the session to end")
         time.sleep(0.5)
         self.assertTrue(is_alive(terminal.command))
+        self.assertNotIn("stopping", content(self.path("nohup.out")))
         kill(terminal.command, signal.SIGTERM)
         wait_for(lambda: not is_alive(terminal.command), 20, "the launch to end")
         self.assertEqual(sorted(n for n in os.listdir(self.dir) if n.isdigit()), ["0", "1"])
@@ -182,6 +184,13 @@ class DetachTest(Case):
         self.assertEqual([os.readlink(f"/proc/{pid}/fd/{n}") for n in (0, 1, 2)],
                          ["/dev/null", told[3], told[3]])
         wait_for(lambda: content(told[3]).count("waiting") == 2, 10, "the ranks' words")
+        # Its history and output stay, however many jobs come after it.
+        jobs = os.path.dirname(os.path.dirname(told[3]))
+        old = os.path.join(jobs, "20000101-000000-000000")
+        for path in (old, *(os.path.join(jobs, f"99990101-000000-{n:06}") for n in range(60))):
+            os.mkdir(path)
+        self.assert_code(self.launch("-np", "1", "false"), 1)
+        self.assertEqual((os.path.exists(old), os.path.exists(told[3])), (False, True))
         kill(pid, signal.SIGHUP)
         kill(pid, signal.SIGTERM)
         wait_for(lambda: not is_alive(pid), 20, "the job to end")
