@@ -138,12 +138,14 @@ struct StartAttempt {
   uint64_t reached_step = 0;  // highest step any rank reported in earlier attempts
   std::string restart_reason;
   uint64_t credit = 0;  // bytes of Output granted to each rank's streams to begin with
+  bool input = false;   // rank `input_rank`'s standard input is what comes by Input
+  uint32_t input_rank = 0;
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.size, m.host_rank, m.host_count, m.previous_size, m.max_restarts, m.places,
       m.argv, m.workdir, m.forwarded, m.set, m.data_address, m.master_address, m.master_port,
       m.secret, m.checkpoint_dir, m.checkpoint_every, m.resume_from, m.resume_step, m.reached_step,
-      m.restart_reason, m.credit);
+      m.restart_reason, m.credit, m.input, m.input_rank);
   }
 };
 
@@ -168,6 +170,19 @@ struct Credit {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.rank, m.stream, m.bytes);
+  }
+};
+
+// Bytes for the standard input of a rank; with `last` its end follows them. At most kInputWindow
+// bytes are under way: the agent's InputCredit says how many the rank took.
+inline constexpr uint64_t kInputWindow = 256 << 10;
+struct Input {
+  uint32_t attempt = 0, rank = 0;
+  bool last = false;
+  std::string bytes;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.last, m.bytes);
   }
 };
 
@@ -299,7 +314,7 @@ struct Goodbye {
 using ToAgent =
     std::variant<LauncherHello, Echo, StartAttempt, StopAttempt, Credit, ExchangeResult, SaveResult,
                  LoadResult, ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
-                 PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye>;
+                 PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye, Input>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -386,6 +401,15 @@ struct OutputEnd {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.rank, m.stream);
+  }
+};
+
+struct InputCredit {
+  uint32_t attempt = 0, rank = 0;
+  uint64_t bytes = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.bytes);
   }
 };
 
@@ -499,7 +523,7 @@ struct AgentNotice {
 using FromAgent = std::variant<AgentHello, Beat, WorkerStarted, WorkerEnded, AttemptStopped, Output,
                                OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
                                WorkerAborted, DirectoryProbed, CheckpointsListed,
-                               CheckpointVerified, Performed, Suspended, AgentNotice>;
+                               CheckpointVerified, Performed, Suspended, AgentNotice, InputCredit>;
 
 // ---- wire 2, worker to agent ----
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -89,6 +90,13 @@ struct ChildSteps {
     syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
   }
 
+  void limit_files() const {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = spec.file_limit;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+
   static void default_signals() {
     for (int signal = 1; signal < NSIG; ++signal) std::signal(signal, SIG_DFL);
     sigset_t none;
@@ -104,6 +112,7 @@ struct ChildSteps {
     if (spec.new_session && setsid() < 0) fail(Stage::session);
     if (!spec.workdir.empty() && chdir(spec.workdir.c_str()) != 0) fail(Stage::workdir);
     place_descriptors();
+    if (spec.file_limit > 0) limit_files();
     default_signals();
     execve(spec.program.c_str(), argv, environment);
     // A script without a #! line is run by the shell, as every shell does.
@@ -170,6 +179,15 @@ int runnable(const std::string& path) {
 }
 
 }  // namespace
+
+uint64_t raise_file_limit() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const uint64_t before = limit.rlim_cur;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return before;
+}
 
 std::variant<std::string, SpawnFailure> find_program(const std::string& name,
                                                      const std::string& path,

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct SpawnSpec {
   int in = -1, out = -1, err = -1;       // descriptors for 0, 1, 2; -1: /dev/null
   bool new_session = false;
   bool die_with_parent = false;  // KILL when the thread that spawned it ends
+  uint64_t file_limit = 0;       // its soft limit on open files; 0: the parent's
 };
 
 struct Child {
@@ -39,6 +41,9 @@ using SpawnResult = std::variant<Child, SpawnFailure>;
 // Starts a child with default signal dispositions, an empty signal mask and no descriptor but
 // 0, 1, 2. Returns once the program runs or could not be run.
 SpawnResult spawn(const SpawnSpec& spec);
+
+// Raises our soft limit on open files as far as it goes; returns what it was.
+uint64_t raise_file_limit();
 
 // Where `name` is, as a shell finds it: a name with a slash is taken relative to `workdir`, else
 // the folders of `path` (the value of PATH) are searched. The failure is 127 or 126.

@@ -325,6 +325,14 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   auto placement = choose_size(job, asked);
   if (!placement) return placement.error();
   choose_limits(job, asked);
+  job.input_rank = asked.input_rank;
+  if (job.input_rank && *job.input_rank >= job.size) {
+    return Error{"--stdin: there is no rank " + std::to_string(*job.input_rank) +
+                 ": expected a rank from 0 to " + std::to_string(job.size - 1)};
+  }
+  if (job.input_rank && command.detach) {
+    return Error{"--stdin: a job with --detach leaves its standard input to others"};
+  }
   status = choose_variables(job, asked, surroundings, command.notices);
   if (!status) return status.error();
   auto settings = choose_display(job, asked, surroundings);

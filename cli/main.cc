@@ -12,6 +12,7 @@
 #include "launcher/detach.h"
 #include "launcher/job_file.h"
 #include "launcher/launch.h"
+#include "launcher/log_folder.h"
 #include "launcher/state_folder.h"
 #include "launcher/terminal_text.h"
 #include "supervisor/agent/agent.h"
@@ -60,6 +61,11 @@ int run(RunCommand command) {
   if (command.dry_run) {
     std::fputs(dry_run_text(command).c_str(), stdout);
     return 0;
+  }
+  if (!command.settings.log_dir.empty()) {
+    const Result<uint32_t> before = claim_log_folder(command.settings.log_dir);
+    if (!before) return fail(before.error().text, kExitUsage);
+    command.settings.logged_before = *before;
   }
   command.job.id = new_job_id();
   command.job.secret = new_secret();

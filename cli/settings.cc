@@ -200,6 +200,15 @@ Status add_only_ranks(Asked& asked, const OptionValue& value) {
   }
 }
 
+Status set_fold(Asked& asked, const OptionValue&) {
+  asked.settings.fold = true;
+  return Ok{};
+}
+
+Status set_input_rank(Asked& asked, const OptionValue& value) {
+  return read_count(asked.input_rank, value, 0, kMostRanks - 1);
+}
+
 Status set_log_dir(Asked& asked, const OptionValue& value) {
   if (value.text.empty()) return expected(value, "a path");
   asked.settings.log_dir = value.text;
@@ -278,6 +287,8 @@ constexpr Option kOptions[] = {
      Takes::text, false, true, set_transport},
     {"-x,--env", "NAME[=VALUE]", kProgram, "set a variable for all ranks; may be repeated",
      Takes::text, true, true, add_variable},
+    {"--stdin", "RANK", kProgram, "give this rank our standard input (default: nobody)",
+     Takes::whole, false, true, set_input_rank},
     {"--wdir", "DIR", kProgram, "directory of the ranks (default: this one)", Takes::text, false,
      true, set_directory},
     {"--max-restarts,--reset-limit", "N", kFailures,
@@ -312,6 +323,8 @@ constexpr Option kOptions[] = {
      set_timestamps},
     {"--only-ranks", "LIST", kOutput, "show only these ranks, such as 0,3,8-11",
      Takes::whole_or_text, true, true, add_only_ranks},
+    {"--fold", "", kOutput, "identical lines of several ranks once, as 'x63: '", Takes::flag, false,
+     true, set_fold},
     {"--log-dir,--output-filename", "DIR", kOutput, "also a file for each rank and attempt here",
      Takes::text, false, true, set_log_dir},
     {"-v,--verbose", "", kOutput, "say more of what hvdlaunch does", Takes::flag, false, true,

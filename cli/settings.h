@@ -30,6 +30,7 @@ struct Asked {
   std::vector<std::string> rsh;  // --rsh in words
   std::optional<std::string> directory;
   std::vector<std::string> variables;  // NAME or NAME=VALUE
+  std::optional<uint32_t> input_rank;
   std::optional<uint32_t> max_restarts;
   std::optional<std::string> checkpoint_dir, checkpoint_every;
   std::optional<uint32_t> checkpoint_keep;

@@ -1,12 +1,13 @@
 #include "launcher/launch.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <deque>
 #include <memory>
 #include <set>
-#include <tuple>
 
 #include "base/build_id.h"
 #include "base/exit_codes.h"
@@ -14,8 +15,10 @@
 #include "launcher/agent_link.h"
 #include "launcher/event_log.h"
 #include "launcher/open_channel.h"
+#include "launcher/rank_output.h"
 #include "launcher/signals.h"
 #include "launcher/state_folder.h"
+#include "launcher/stdin_reader.h"
 #include "launcher/suspension.h"
 #include "launcher/terminal_text.h"
 #include "launcher/writer.h"
@@ -33,11 +36,14 @@ constexpr Duration kShortJob = 1s;
 // A start that takes long says what it waits for this often, for so many hosts.
 constexpr Duration kWaitNews = 5s;
 constexpr size_t kMostWaitsTold = 8;
+// A log folder that takes nothing for so long is worth a word.
+constexpr Duration kSlowFile = 5s;
 
 // Names of what the poller watches; hosts count from kFirstHost.
 constexpr uint64_t kSignals = 0;
 constexpr uint64_t kWriterNews = 1;
-constexpr uint64_t kFirstHost = 2;
+constexpr uint64_t kInputNews = 2;
+constexpr uint64_t kFirstHost = 3;
 
 class Launch {
  public:
@@ -51,16 +57,15 @@ class Launch {
         watched_(job.hosts.size(), -1),
         on_started_(std::move(on_started)),
         opener_(job, build_, settings.accept_new_host_keys),
+        output_(job, settings, screen_, files_),
         policy_(job, placement, std::hash<std::string>()(job.id)) {}
 
   int run();
 
  private:
-  using StreamKey = std::tuple<uint32_t, uint32_t, Stream>;  // attempt, rank, stream
-  struct OpenStream {
-    uint32_t host;
-    LineCutter cutter;
-    std::string log_path;
+  // The first attempt's rank that our standard input goes to.
+  struct InputTarget {
+    uint32_t host, attempt, rank;
   };
 
   void open_history();
@@ -72,7 +77,8 @@ class Launch {
   void suspend();
   void stand_still();
   void note_start(const WorkerStarted& m);
-  void return_credit();
+  void take_written();
+  void warn_of_slow_files(Time now);
   void judge_links(Time now);
   void take_news(uint32_t host, std::vector<AgentLink::News>& news);
   void take(uint32_t host, FromAgent message);
@@ -90,13 +96,8 @@ class Launch {
   bool tell_waits(Say::Level level);
   Result<const AgentBinary*> binary();
 
-  void open_streams(uint32_t host, const StartAttempt& start);
-  void output(const Output& m);
-  void end_stream(const StreamKey& key);
-  void end_streams_of(uint32_t host);
-  bool shown(uint32_t rank) const {
-    return settings_.only_ranks.empty() || settings_.only_ranks.count(rank) > 0;
-  }
+  void open_input(uint32_t host, const StartAttempt& start);
+  void pass_input();
 
   void wind_up(Time now);
   void report();
@@ -111,16 +112,19 @@ class Launch {
   Poller poller_;
   Signals signals_;
   Suspension suspension_;
-  Writer writer_;
+  Writer screen_;  // stdout and stderr
+  Writer files_;
   StateFolder state_;
   std::vector<std::unique_ptr<AgentLink>> links_;
   std::vector<int> watched_;  // descriptor of each link that the poller has
   std::function<void()> on_started_;
   std::set<uint32_t> started_ranks_;  // while somebody waits for all
   ChannelOpener opener_;
+  RankOutput output_;
+  std::optional<StdinReader> input_;
+  InputTarget input_target_{};
   Policy policy_;
   std::deque<Event> queue_;
-  std::map<StreamKey, OpenStream> streams_;
   std::optional<AgentBinary> binary_;
   Progress progress_;
   std::string history_;  // lines that wait for the file
@@ -150,7 +154,8 @@ void Launch::warn(const Status& kept) {
 
 int Launch::run() {
   poller_.watch(signals_.fd(), kSignals, {true, false});
-  poller_.watch(writer_.fd(), kWriterNews, {true, false});
+  poller_.watch(screen_.fd(), kWriterNews, {true, false});
+  poller_.watch(files_.fd(), kWriterNews, {true, false});
   last_turn_ = now();
   perform(policy_.start(last_turn_));
   // The hosts are on their way: time for what can take some.
@@ -177,6 +182,8 @@ void Launch::turn() {
     waits_told_at_.reset();
     if (!finish_ && tell_waits(Say::Level::info)) waits_told_at_ = at + kWaitNews;
   }
+  output_.act(at);
+  warn_of_slow_files(at);
   if (policy_.next_deadline() && *policy_.next_deadline() <= at) queue_.push_back(Tick{});
   step_queue();
   const bool failed = finish_ && finish_->code != 0;
@@ -188,6 +195,8 @@ std::optional<Time> Launch::next_deadline() const {
   std::optional<Time> next = earlier(policy_.next_deadline(), goodbye_until_);
   next = earlier(next, suspension_.deadline());
   next = earlier(next, waits_told_at_);
+  next = earlier(next, output_.deadline());
+  if (finish_ && !files_.idle()) next = earlier(next, last_turn_ + kSlowFile);
   for (const auto& link : links_) {
     if (link) next = earlier(next, link->deadline());
   }
@@ -196,7 +205,8 @@ std::optional<Time> Launch::next_deadline() const {
 
 void Launch::handle(const Ready& ready) {
   if (ready.id == kSignals) return read_signals();
-  if (ready.id == kWriterNews) return return_credit();
+  if (ready.id == kWriterNews) return take_written();
+  if (ready.id == kInputNews) return pass_input();
   const auto host = static_cast<uint32_t>(ready.id - kFirstHost);
   if (!links_[host]) return;
   std::vector<AgentLink::News> news;
@@ -240,20 +250,27 @@ void Launch::stand_still() {
   }
 }
 
-void Launch::return_credit() {
-  for (const Written& written : writer_.take_written()) {
-    const auto stream = streams_.find({written.attempt, written.rank, written.stream});
-    if (stream == streams_.end() || !links_[stream->second.host]) continue;
-    links_[stream->second.host]->send(
-        Credit{written.attempt, written.rank, written.stream, written.bytes});
-    watch_link(stream->second.host);
+void Launch::take_written() {
+  for (const auto& [host, credit] : output_.take_credit()) {
+    if (!links_[host]) continue;
+    links_[host]->send(credit);
+    watch_link(host);
   }
-  if (writer_.stdout_broken() && !stdout_broken_ && !finish_) {
+  if (screen_.stdout_broken() && !stdout_broken_ && !finish_) {
     stdout_broken_ = true;
+    output_.discard();
     queue_.push_back(StopRequested{SIGPIPE});
   }
-  const std::string error = writer_.take_error();
+  const std::string error = files_.take_error();
   if (!error.empty()) perform_one(Say{Say::Level::warning, "a log file is not whole: " + error});
+}
+
+void Launch::warn_of_slow_files(Time now) {
+  const std::string path = files_.take_stuck(now, kSlowFile);
+  if (path.empty()) return;
+  perform_one(Say{Say::Level::warning, "nothing could be written to " + path + " for " +
+                                           format_duration(kSlowFile) +
+                                           "; ranks that go on writing will have to wait"});
 }
 
 void Launch::judge_links(Time now) {
@@ -277,9 +294,12 @@ void Launch::take_news(uint32_t host, std::vector<AgentLink::News>& news) {
 }
 
 void Launch::take(uint32_t host, FromAgent message) {
-  if (auto* m = std::get_if<Output>(&message)) return output(*m);
-  if (auto* m = std::get_if<OutputEnd>(&message))
-    return end_stream({m->attempt, m->rank, m->stream});
+  if (auto* m = std::get_if<Output>(&message)) return output_.take(*m, now());
+  if (auto* m = std::get_if<OutputEnd>(&message)) return output_.end(*m);
+  if (auto* m = std::get_if<InputCredit>(&message)) {
+    if (input_) input_->grant(m->bytes);
+    return;
+  }
   if (std::holds_alternative<Suspended>(message)) return suspension_.heard(host);
   if (auto* m = std::get_if<WorkerStarted>(&message)) note_start(*m);
   if (auto* m = std::get_if<AgentHello>(&message)) {
@@ -314,7 +334,7 @@ void Launch::drop_link(uint32_t host) {
   watched_[host] = -1;
   links_[host].reset();
   suspension_.heard(host);
-  end_streams_of(host);
+  output_.end_host(host);
 }
 
 // ---- events and actions ----
@@ -385,7 +405,8 @@ Result<const AgentBinary*> Launch::binary() {
 void Launch::perform_one(const Send& action) {
   if (!links_[action.host]) return;
   if (const auto* start = std::get_if<StartAttempt>(&action.message)) {
-    open_streams(action.host, *start);
+    output_.open(action.host, *start);
+    open_input(action.host, *start);
   }
   links_[action.host]->send(action.message);
   watch_link(action.host);
@@ -402,57 +423,25 @@ void Launch::perform_one(const Finish& action) {
   // Where a host refused us, those that are still tried again are no better.
   if (action.code == 69) tell_waits(Say::Level::error);
   finish_ = action;
-  if (stdout_broken_) streams_.clear();
+  if (stdout_broken_) output_.drop_all();
 }
 
-// ---- output ----
+// ---- input ----
 
-void Launch::open_streams(uint32_t host, const StartAttempt& start) {
-  for (const Place& place : start.places) {
-    const std::map<std::string, std::string> values = {
-        {"rank", std::to_string(place.rank)},
-        {"local_rank", std::to_string(place.local_rank)},
-        {"size", std::to_string(start.size)},
-        {"attempt", std::to_string(start.attempt)},
-        {"host", job_.hosts[host].name}};
-    const std::string prefix =
-        settings_.style.prefix ? fill_template(settings_.style.prefix_template, values) : "";
-    for (const Stream stream : {Stream::out, Stream::err}) {
-      std::string log_path;
-      if (!settings_.log_dir.empty()) {
-        log_path = settings_.log_dir + "/attempt-" + std::to_string(start.attempt) + "/rank-" +
-                   std::to_string(place.rank) + "@" + job_.hosts[host].name +
-                   (stream == Stream::out ? ".out" : ".err");
-      }
-      streams_.emplace(StreamKey{start.attempt, place.rank, stream},
-                       OpenStream{host, LineCutter(prefix, settings_.style.timestamps), log_path});
-    }
-  }
+void Launch::open_input(uint32_t host, const StartAttempt& start) {
+  const auto is_target = [&](const Place& place) { return place.rank == start.input_rank; };
+  if (!start.input || std::none_of(start.places.begin(), start.places.end(), is_target)) return;
+  input_target_ = {host, start.attempt, start.input_rank};
+  input_.emplace(kInputWindow);
+  poller_.watch(input_->fd(), kInputNews, {true, false});
 }
 
-void Launch::output(const Output& m) {
-  const auto found = streams_.find({m.attempt, m.rank, m.stream});
-  if (found == streams_.end()) return;
-  OpenStream& stream = found->second;
-  if (!stream.log_path.empty()) writer_.append(stream.log_path, m.bytes);
-  std::string lines = shown(m.rank) && !stdout_broken_ ? stream.cutter.feed(m.bytes) : "";
-  writer_.print(m.stream, std::move(lines), Written{m.attempt, m.rank, m.stream, m.bytes.size()});
-}
-
-void Launch::end_stream(const StreamKey& key) {
-  const auto found = streams_.find(key);
-  if (found == streams_.end()) return;
-  std::string rest = found->second.cutter.finish();
-  if (!rest.empty()) writer_.print(std::get<Stream>(key), std::move(rest));
-  streams_.erase(found);
-}
-
-void Launch::end_streams_of(uint32_t host) {
-  std::vector<StreamKey> keys;
-  for (const auto& [key, stream] : streams_) {
-    if (stream.host == host) keys.push_back(key);
-  }
-  for (const StreamKey& key : keys) end_stream(key);
+void Launch::pass_input() {
+  StdinReader::Piece piece = input_->take();
+  const auto& [host, attempt, rank] = input_target_;
+  if (!links_[host] || (piece.bytes.empty() && !piece.last)) return;
+  links_[host]->send(Input{attempt, rank, piece.last, std::move(piece.bytes)});
+  watch_link(host);
 }
 
 // ---- the end ----
@@ -460,7 +449,7 @@ void Launch::end_streams_of(uint32_t host) {
 // Output first, then the report, then the agents' end, then the writer's. A reader that takes
 // nothing holds this up, as with any program; a signal ends it.
 void Launch::wind_up(Time now) {
-  if (!streams_.empty()) return;
+  if (!output_.ended()) return;
   if (!reported_) {
     report();
     reported_ = true;
@@ -482,13 +471,13 @@ void Launch::wind_up(Time now) {
   }
   if (waiting) return;
   goodbye_until_.reset();
-  over_ = writer_.idle();
+  over_ = screen_.idle() && files_.idle();
 }
 
 void Launch::report() {
   const Finish& f = *finish_;
   if (history_open_) {
-    writer_.append(state_.job_file(job_.id, "report.json"), report_json(job_, f, now() - started_));
+    files_.append(state_.job_file(job_.id, "report.json"), report_json(job_, f, now() - started_));
   }
   if (f.code == 0) {
     if (f.attempts > 1 && settings_.verbosity >= 0) {
@@ -517,14 +506,14 @@ void Launch::report() {
 }
 
 void Launch::tell(const std::string& text) {
-  writer_.print(Stream::err, terminal_lines("hvdlaunch: ", text));
+  output_.tell(terminal_lines("hvdlaunch: ", text));
 }
 
 void Launch::log(const std::string& line) {
   history_ += line;
   const std::string path = state_.job_file(job_.id, "events.jsonl");
   if (!history_open_ || history_.empty() || path.empty()) return;
-  writer_.append(path, std::exchange(history_, {}));
+  files_.append(path, std::exchange(history_, {}));
 }
 
 void Launch::note_progress() {
@@ -537,13 +526,16 @@ void Launch::note_progress() {
   if (progress == progress_) return;
   progress_ = progress;
   const std::string path = state_.resume_file(job_.checkpoint_dir, "progress.json");
-  if (!path.empty()) writer_.replace(path, progress_text(progress));
+  if (!path.empty()) files_.replace(path, progress_text(progress));
 }
 
 }  // namespace
 
 int launch(const Job& job, const Placement& placement, const LaunchSettings& settings,
            std::function<void()> on_started) {
+  // Pieces of output come and go by the thousand: their memory is kept, not mapped anew for each.
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_TRIM_THRESHOLD, 8 << 20);
   return Launch(job, placement, settings, std::move(on_started)).run();
 }
 

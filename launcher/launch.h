@@ -16,7 +16,9 @@ namespace hvd {
 struct LaunchSettings {
   OutputStyle style;
   std::set<uint32_t> only_ranks;  // empty: all; others' output is dropped, logs are whole
+  bool fold = false;              // identical lines of several ranks as one
   std::string log_dir;            // empty: no log files
+  uint32_t logged_before = 0;     // attempts that log_dir held already; see claim_log_folder
   int verbosity = 0;              // -1: errors only, 0, 1: details
   bool accept_new_host_keys = false;
 };

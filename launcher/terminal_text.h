@@ -7,7 +7,7 @@
 namespace hvd {
 
 // Each line of `text` with `prefix` in front and a newline behind, control characters but tab
-// written as \xNN, so that nothing remote can steer the terminal.
+// and bytes that are no UTF-8 written as \xNN, so that nothing remote can steer the terminal.
 std::string terminal_lines(std::string_view prefix, std::string_view text);
 
 }  // namespace hvd

@@ -12,6 +12,8 @@ namespace hvd {
 namespace {
 // Open log files are kept; beyond this many all are closed and opened again on need.
 constexpr size_t kOpenFiles = 512;
+constexpr int kPipe = 64 << 10;
+constexpr int kWidePipe = 256 << 10;
 }  // namespace
 
 Writer::Writer() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -45,6 +47,8 @@ void Writer::push(Item item) {
     if (item.kind == Item::Kind::append && !queue_.empty() &&
         queue_.back().kind == Item::Kind::append && queue_.back().path == item.path) {
       queue_.back().bytes += item.bytes;
+      item.credit.bytes += queue_.back().credit.bytes;
+      queue_.back().credit = item.credit;
       return;
     }
     queue_.push_back(std::move(item));
@@ -56,8 +60,12 @@ void Writer::print(Stream stream, std::string text, Written credit) {
   push(Item{Item::Kind::print, stream, {}, std::move(text), credit});
 }
 
-void Writer::append(const std::string& path, std::string bytes) {
-  push(Item{Item::Kind::append, Stream::out, path, std::move(bytes), {}});
+void Writer::append(const std::string& path, std::string bytes, Written credit) {
+  push(Item{Item::Kind::append, Stream::out, path, std::move(bytes), credit});
+}
+
+void Writer::link(const std::string& path, const std::string& target) {
+  push(Item{Item::Kind::link, Stream::out, path, target, {}});
 }
 
 void Writer::replace(const std::string& path, std::string bytes) {
@@ -72,47 +80,73 @@ void Writer::run() {
     Item item = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;
+    path_ = item.path;
+    since_ = now();
     lock.unlock();
     write(item);
     lock.lock();
     busy_ = false;
     if (item.credit.bytes > 0) written_.push_back(item.credit);
-    if (item.credit.bytes == 0 && !queue_.empty()) continue;
+    // Who has not taken the news before these knows already that there are some.
+    if (written_.size() != 1 && !queue_.empty()) continue;
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t n = ::write(event_.get(), &one, sizeof one);
   }
 }
 
-void Writer::write(Item& item) {
-  if (item.kind != Item::Kind::print) return write_file(item);
-  const Status status =
-      write_all(item.stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO, item.bytes);
-  if (status || item.stream == Stream::err) return;
-  const std::lock_guard lock(mutex_);
-  stdout_broken_ = true;
+// Much output is taken in fewer turns by a reader whose pipe holds more.
+void Writer::widen_stdout() {
+  if (!wide_ && fcntl(STDOUT_FILENO, F_GETPIPE_SZ) == kPipe) {
+    fcntl(STDOUT_FILENO, F_SETPIPE_SZ, kWidePipe);
+  }
+  wide_ = true;
 }
 
-void Writer::write_file(Item& item) {
-  const size_t slash = item.path.rfind('/');
-  Status status = Ok{};
-  if (item.kind == Item::Kind::replace) {
-    const std::string draft = item.path + ".tmp";
-    const Fd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    status = fd ? write_all(fd.get(), item.bytes) : errno_error("cannot write", errno);
-    if (status && rename(draft.c_str(), item.path.c_str()) != 0) {
-      status = errno_error("cannot write", errno);
-    }
-  } else {
-    if (files_.size() > kOpenFiles) files_.clear();
-    Fd& fd = files_[item.path];
-    if (!fd && slash != std::string::npos) status = make_folders(item.path.substr(0, slash), 0777);
-    if (!fd) fd = Fd(open(item.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-    if (!fd && status) status = errno_error("cannot write", errno);
-    if (status) status = write_all(fd.get(), item.bytes);
+void Writer::write(Item& item) {
+  if (item.kind == Item::Kind::print) {
+    if (item.stream == Stream::out && item.bytes.size() >= kPipe) widen_stdout();
+    const Status status =
+        write_all(item.stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO, item.bytes);
+    if (status || item.stream == Stream::err) return;
+    const std::lock_guard lock(mutex_);
+    stdout_broken_ = true;
+    return;
   }
+  const Status status = write_file(item);
   if (status) return;
   const std::lock_guard lock(mutex_);
   if (error_.empty() && !error_told_) error_ = item.path + ": " + status.error().text;
+}
+
+Status Writer::write_file(const Item& item) {
+  if (item.kind == Item::Kind::append) return append_file(item);
+  const std::string draft = item.path + ".tmp";
+  if (item.kind == Item::Kind::link) {
+    unlink(draft.c_str());
+    if (symlink(item.bytes.c_str(), draft.c_str()) != 0) return errno_error("cannot link", errno);
+  } else {
+    const Fd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (!fd) return errno_error("cannot write", errno);
+    if (Status status = write_all(fd.get(), item.bytes); !status) return status;
+  }
+  if (rename(draft.c_str(), item.path.c_str()) == 0) return Ok{};
+  const int number = errno;
+  unlink(draft.c_str());
+  return errno_error("cannot write", number);
+}
+
+Status Writer::append_file(const Item& item) {
+  if (files_.size() > kOpenFiles) files_.clear();
+  Fd& fd = files_[item.path];
+  if (!fd) {
+    const size_t slash = item.path.rfind('/');
+    const Status made =
+        slash == std::string::npos ? Ok{} : make_folders(item.path.substr(0, slash), 0777);
+    if (!made) return made;
+    fd = Fd(open(item.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  }
+  if (!fd) return errno_error("cannot write", errno);
+  return write_all(fd.get(), item.bytes);
 }
 
 std::vector<Written> Writer::take_written() {
@@ -127,7 +161,7 @@ bool Writer::stdout_broken() {
   return stdout_broken_;
 }
 
-bool Writer::idle() {
+bool Writer::idle() const {
   const std::lock_guard lock(mutex_);
   return queue_.empty() && !busy_;
 }
@@ -136,6 +170,13 @@ std::string Writer::take_error() {
   const std::lock_guard lock(mutex_);
   error_told_ = error_told_ || !error_.empty();
   return std::exchange(error_, {});
+}
+
+std::string Writer::take_stuck(Time now, Duration limit) {
+  const std::lock_guard lock(mutex_);
+  if (!busy_ || path_.empty() || stuck_told_ || now - since_ < limit) return {};
+  stuck_told_ = true;
+  return path_;
 }
 
 }  // namespace hvd

@@ -14,6 +14,7 @@
 
 #include "base/fd.h"
 #include "base/message.h"
+#include "base/time.h"
 
 namespace hvd {
 
@@ -32,8 +33,10 @@ class Writer {
 
   // Queues text for stdout or stderr; `credit` comes back in take_written().
   void print(Stream stream, std::string text, Written credit = {});
-  // Queues bytes for the end of a file, whose folders are made on first need.
-  void append(const std::string& path, std::string bytes);
+  // Queues bytes for the end of a file, which is made with its folders on first need.
+  void append(const std::string& path, std::string bytes, Written credit = {});
+  // Queues the making of a symbolic link, or its change to another target.
+  void link(const std::string& path, const std::string& target);
   // Queues the replacement of a small file. Not synced: for hints that may be lost.
   void replace(const std::string& path, std::string bytes);
 
@@ -43,13 +46,15 @@ class Writer {
   // stdout's reader is gone.
   bool stdout_broken();
   // Everything queued so far is written.
-  bool idle();
+  bool idle() const;
   // The first file that could not be written, once.
   std::string take_error();
+  // The file that nothing could be written to for so long, once.
+  std::string take_stuck(Time now, Duration limit);
 
  private:
   struct Item {
-    enum class Kind { print, append, replace } kind;
+    enum class Kind { print, append, replace, link } kind;
     Stream stream;
     std::string path, bytes;
     Written credit;
@@ -59,16 +64,21 @@ class Writer {
   void push(Item item);
   void run();
   void write(Item& item);
-  void write_file(Item& item);
+  Status write_file(const Item& item);
+  Status append_file(const Item& item);
+  void widen_stdout();
 
   Fd event_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable more_;
   std::deque<Item> queue_;  // under mutex_, as all below to files_
   std::vector<Written> written_;
-  bool busy_ = false, closing_ = false, stdout_broken_ = false, error_told_ = false;
-  std::string error_;
-  std::map<std::string, Fd> files_;  // of the thread
+  bool busy_ = false, closing_ = false, stdout_broken_ = false;
+  bool error_told_ = false, stuck_told_ = false;
+  std::string error_, path_;         // path_: of the file that is being written
+  Time since_{};                     // when that began
+  std::map<std::string, Fd> files_;  // of the thread, as wide_
+  bool wide_ = false;                // stdout's pipe is as wide as it gets
   std::thread thread_;
 };
 

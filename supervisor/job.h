@@ -35,6 +35,8 @@ struct Job {
   std::vector<std::string> rsh;  // --rsh as words, places not filled; empty: none
   std::string launched_on;       // hostname of the machine where the user typed the command
 
+  std::optional<uint32_t> input_rank;  // whose standard input ours is; nobody's without
+
   Duration start_timeout = std::chrono::seconds(60);
   Duration silence = std::chrono::seconds(10);
   Duration grace = std::chrono::seconds(30);

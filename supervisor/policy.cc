@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 namespace {
 
 // Output that may be under way from one stream of a rank, and from all of them.
-constexpr uint64_t kStreamCredit = 256 << 10;
+constexpr uint64_t kStreamCredit = 1 << 20;
 constexpr uint64_t kAllCredit = 64 << 20;
 constexpr uint64_t kLeastCredit = 4 << 10;
 // After a first refusal the other hosts get this long, so that all bad ones are named at once.
@@ -292,6 +292,9 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.resume_step = step;
   m.reached_step = reached_step_;
   m.restart_reason = reason_word(last_failure_);
+  // What an earlier attempt read is gone.
+  m.input = job_.input_rank && previous_size_ == 0;
+  m.input_rank = job_.input_rank.value_or(0);
   m.credit = std::clamp<uint64_t>(kAllCredit / (2 * job_.size), kLeastCredit, kStreamCredit);
   return m;
 }

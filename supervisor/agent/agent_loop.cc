@@ -58,6 +58,7 @@ AgentLoop::AgentLoop(AgentOptions options, AgentSeat seat)
     : options_(std::move(options)),
       seat_(std::move(seat)),
       facts_(read_facts()),
+      file_limit_(raise_file_limit()),
       link_(poller_, STDIN_FILENO, STDOUT_FILENO),
       lease_(seat_.lease) {}
 
@@ -154,6 +155,9 @@ void AgentLoop::dispatch(const Ready& ready) {
       break;
     case Source::err:
       if (attempt_) attempt_->output_ready(serial, Stream::err);
+      break;
+    case Source::input:
+      if (attempt_) attempt_->input_ready(serial);
       break;
   }
 }
@@ -270,6 +274,7 @@ void AgentLoop::handle(StartAttempt& message) {
   around.workdir = absolute(message.workdir);
   around.agent_socket = seat_.folder.path + "/agent";
   around.login = own_environment();
+  around.file_limit = file_limit_;
   attempt_.emplace(poller_, link_, *socket_, std::move(message), around, seat_.folder.path);
 }
 
@@ -341,6 +346,10 @@ void AgentLoop::handle(const Resume&) {
   send_lease(seat_, lease_.end());
   if (attempt_) attempt_->resume();
   next_beat_ = now();
+}
+
+void AgentLoop::handle(const Input& message) {
+  if (attempt_) attempt_->input(message);
 }
 
 void AgentLoop::handle(const Goodbye& message) {

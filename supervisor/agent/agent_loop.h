@@ -55,6 +55,7 @@ class AgentLoop {
   void handle(const Suspend& message);
   void handle(const Resume& message);
   void handle(const Goodbye& message);
+  void handle(const Input& message);
 
   template <class M>
   void pass_on(const M& message);
@@ -79,6 +80,7 @@ class AgentLoop {
   const AgentOptions options_;
   AgentSeat seat_;
   const HostFacts facts_;
+  const uint64_t file_limit_;  // the workers', who get what a login gives
   Poller poller_;
   LauncherLink link_;
   Lease lease_;

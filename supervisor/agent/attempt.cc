@@ -146,6 +146,23 @@ void Attempt::output_ready(uint64_t index, Stream which) {
   if (Worker* worker = at(index)) worker->stream(which).pump(link_);
 }
 
+void Attempt::input_ready(uint64_t index) {
+  if (Worker* worker = at(index)) pump_input(*worker);
+}
+
+void Attempt::input(const Input& input) {
+  Worker* worker = input.attempt == number() ? find(input.rank) : nullptr;
+  if (worker == nullptr || !worker->input()) return;
+  worker->input()->feed(input.bytes, input.last);
+  pump_input(*worker);
+}
+
+void Attempt::pump_input(Worker& worker) {
+  if (!worker.input()) return;
+  const uint64_t taken = worker.input()->pump();
+  if (taken > 0) link_.send(InputCredit{number(), worker.rank(), taken});
+}
+
 void Attempt::notified(uint64_t index) {
   if (Worker* worker = at(index)) take_notifications(*worker);
 }

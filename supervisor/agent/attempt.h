@@ -31,6 +31,7 @@ class Attempt {
   // What the loop heard from the poller; `index` is from the poll name.
   void worker_ended(uint64_t index);
   void output_ready(uint64_t index, Stream which);
+  void input_ready(uint64_t index);
   void notified(uint64_t index);
   // What came over wire 2.
   void heard(WorkerNews news);
@@ -42,6 +43,7 @@ class Attempt {
   // Ranks that may still move to another memory cgroup are looked at.
   void note_memory();
   void grant(const Credit& credit);
+  void input(const Input& input);
   // Does what is due.
   void act(Time now);
   std::optional<Time> deadline() const;
@@ -65,6 +67,7 @@ class Attempt {
   void take_notifications(Worker& worker);
   void tell_failure(uint32_t rank);
   Killer killer_of(const Worker& worker);
+  void pump_input(Worker& worker);
   void kill_round(Time now);
 
   LauncherLink& link_;

@@ -137,6 +137,8 @@ void add_system(Environment& out, const StartAttempt& start, const Place& place,
     const size_t share = around.cores / std::max<size_t>(1, start.places.size());
     put(out, "OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, share)));
   }
+  // A program that knows it writes into a pipe would hold its lines back for minutes.
+  if (out.find("PYTHONUNBUFFERED") == out.end()) put(out, "PYTHONUNBUFFERED", "1");
   add_gpu(out, place, around.gpus);
 }
 

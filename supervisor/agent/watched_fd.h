@@ -19,7 +19,8 @@ enum class Source : uint8_t {
   exit,
   notify,
   out,
-  err
+  err,
+  input
 };
 
 constexpr uint64_t poll_name(Source source, uint64_t serial = 0) {

@@ -14,10 +14,12 @@ namespace {
 std::optional<SpawnFailure> check_workdir(const std::string& workdir) {
   struct stat st;
   if (stat(workdir.c_str(), &st) != 0) {
-    return SpawnFailure{errno_error("cannot enter the directory " + workdir, errno).text, kExitCannotRun};
+    return SpawnFailure{errno_error("cannot enter the directory " + workdir, errno).text,
+                        kExitCannotRun};
   }
   if (!S_ISDIR(st.st_mode)) {
-    return SpawnFailure{"cannot enter the directory " + workdir + ": it is not one", kExitCannotRun};
+    return SpawnFailure{"cannot enter the directory " + workdir + ": it is not one",
+                        kExitCannotRun};
   }
   return std::nullopt;
 }
@@ -58,18 +60,22 @@ std::optional<SpawnFailure> Worker::start(const StartAttempt& start, WorkerSurro
   spec.workdir = around.workdir;
   spec.new_session = true;
   spec.die_with_parent = true;
+  spec.file_limit = around.file_limit;
   auto program = find_program(spec.argv[0], value_of(spec.environment, "PATH"), spec.workdir);
   if (auto* failure = std::get_if<SpawnFailure>(&program)) return *failure;
   spec.program = std::get<std::string>(program);
-  SpawnResult result = spawn_with_pipes(spec);
+  SpawnResult result = spawn_with_pipes(spec, start.input && start.input_rank == rank());
   if (auto* failure = std::get_if<SpawnFailure>(&result)) return *failure;
   child_ = std::move(std::get<Child>(result));
   return std::nullopt;
 }
 
-SpawnResult Worker::spawn_with_pipes(SpawnSpec& spec) {
-  Result<Pipe> out = make_pipe(), err = make_pipe();
-  if (!out || !err) return SpawnFailure{(out ? err : out).error().text, kExitCannotRun};
+SpawnResult Worker::spawn_with_pipes(SpawnSpec& spec, bool input) {
+  Result<Pipe> out = make_pipe(), err = make_pipe(), in = input ? make_pipe() : Pipe();
+  for (const auto* pipe : {&out, &err, &in}) {
+    if (!*pipe) return SpawnFailure{pipe->error().text, kExitCannotRun};
+  }
+  spec.in = in->read.get();
   spec.out = out->write.get();
   spec.err = err->write.get();
   SpawnResult result = spawn(spec);
@@ -80,6 +86,10 @@ SpawnResult Worker::spawn_with_pipes(SpawnSpec& spec) {
                       {poller_, std::move(out->read), poll_name(Source::out, index_)}, credit_);
   err_ = OutputStream({attempt_, rank(), Stream::err},
                       {poller_, std::move(err->read), poll_name(Source::err, index_)}, credit_);
+  if (input) {
+    set_nonblocking(in->write.get());
+    input_.emplace(WatchedFd(poller_, std::move(in->write), poll_name(Source::input, index_)));
+  }
   return result;
 }
 
@@ -105,6 +115,7 @@ void Worker::watch(bool output, bool messages) {
   if (running()) poller_.watch(child_.pidfd.get(), poll_name(Source::exit, index_), {true, false});
   out_.watch(output);
   err_.watch(output);
+  if (input_) input_->watch();
   if (notify_) notify_->watch(messages);
 }
 

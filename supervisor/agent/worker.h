@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "base/process.h"
 #include "supervisor/agent/environment.h"
+#include "supervisor/agent/input_stream.h"
 #include "supervisor/agent/notify_socket.h"
 #include "supervisor/agent/output_stream.h"
 #include "supervisor/agent/progress.h"
@@ -37,6 +38,8 @@ class Worker {
   Ending take_end();
 
   OutputStream& stream(Stream which) { return which == Stream::out ? out_ : err_; }
+  // There if the rank was given the launcher's standard input.
+  std::optional<InputStream>& input() { return input_; }
   Progress& progress() { return progress_; }
   std::vector<Notification> take_notifications();
   // `output` and `messages`: whether the loop has room for these.
@@ -47,7 +50,7 @@ class Worker {
   uint64_t reported_step = 0;  // last one sent in a Beat
 
  private:
-  SpawnResult spawn_with_pipes(SpawnSpec& spec);
+  SpawnResult spawn_with_pipes(SpawnSpec& spec, bool input);
 
   Poller& poller_;
   const uint64_t index_;
@@ -56,6 +59,7 @@ class Worker {
   const Place place_;
   Child child_;
   OutputStream out_, err_;
+  std::optional<InputStream> input_;
   std::optional<NotifySocket> notify_;
   Progress progress_;
 };

@@ -63,6 +63,13 @@ class Report:
     def more_is_better(self, case, value, peers, unit):
         self._compare(case, value, peers, unit, lambda peer_value: value / peer_value)
 
+    def value(self, case, value, unit):
+        """A value that stands by itself."""
+        if self.json:
+            print(json.dumps({"bench": self.bench, "case": case, "unit": unit, "value": round(value, 2)}), flush=True)
+        else:
+            print(f"  {case:<16}{value:>9.2f} {unit}", flush=True)
+
     def _compare(self, case, value, peers, unit, ratio):
         if self.json:
             for peer, peer_value in peers.items():

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import subprocess
 import time
 import unittest
@@ -204,6 +205,20 @@ class WorkerTest(Case):
     def test_standard_input_may_be_closed(self):
         run = self.start("-np", "1", "cat", stdin=None, preexec_fn=lambda: os.close(0)).wait()
         self.assert_code(run, 0)
+
+
+    def test_many_ranks_need_no_high_limit_on_open_files(self):
+        def lower():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (48, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+        run = self.launch("-np", "24", "sh", "-c", "ulimit -S -n", preexec_fn=lower)
+        self.assert_code(run, 0)
+        self.assertEqual(lines_of(run.out, 7), ["48"])
+        self.assertEqual(len(lines_of(run.out)), 24)
+
+    def test_python_is_not_told_to_hold_its_lines_back(self):
+        self.assertEqual(self.probe()[0]["environment"]["PYTHONUNBUFFERED"], "1")
+        self.assertEqual(self.probe(env={"PYTHONUNBUFFERED": ""})[0]["environment"]["PYTHONUNBUFFERED"], "")
 
 
 class LeftoversTest(Case):

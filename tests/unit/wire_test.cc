@@ -1,4 +1,4 @@
-// Frames, messages, durations and output lines: small pure parts of base and launcher.
+// Frames, messages, durations and terminal text: small pure parts of base and launcher.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -6,7 +6,6 @@
 #include "base/frame.h"
 #include "base/message.h"
 #include "base/time.h"
-#include "launcher/output.h"
 #include "launcher/terminal_text.h"
 
 using namespace hvd;
@@ -137,30 +136,10 @@ TEST_CASE("durations") {
   }
 }
 
-TEST_CASE("lines are whole, prefixed, and the last needs no newline") {
-  LineCutter cutter("3@h1: ", false);
-  CHECK(cutter.feed("one\ntw").compare("3@h1: one\n") == 0);
-  CHECK(cutter.feed("o\n\nthr") == "3@h1: two\n3@h1: \n");
-  CHECK(cutter.finish() == "3@h1: thr\n");
-  CHECK(cutter.finish().empty());
-}
-
-TEST_CASE("a line without an end takes bounded memory") {
-  LineCutter cutter("", false);
-  size_t total = 0;
-  for (int i = 0; i < 100; ++i) total += cutter.feed(std::string(10000, 'x')).size();
-  total += cutter.finish().size();
-  CHECK(total >= 1000000);
-  CHECK(total < 1000100);
-}
-
-TEST_CASE("templates") {
-  const std::map<std::string, std::string> values = {{"rank", "3"}, {"host", "h1"}};
-  CHECK(fill_template("{rank}@{host}: ", values) == "3@h1: ");
-  CHECK(fill_template("{x} {rank} {", values) == "{x} 3 {");
-  CHECK(fill_template("", values).empty());
-}
-
 TEST_CASE("remote text cannot steer the terminal") {
   CHECK(terminal_lines("p: ", "a\x1b[31m\nb\r") == "p: a\\x1b[31m\np: b\\x0d\n");
+  // The commands of 8-bit terminals, and what is cut off.
+  CHECK(terminal_lines("", "\xc2\x9b\x9b\xe2\x82") == "\\xc2\\x9b\\x9b\\xe2\\x82\n");
+  CHECK(terminal_lines("", "\xc2\xa0\xc5\x9b \xe2\x82\xac \xf0\x9f\x9a\x80") ==
+        "\xc2\xa0\xc5\x9b \xe2\x82\xac \xf0\x9f\x9a\x80\n");
 }

@@ -1,0 +1,93 @@
+// What the ranks write, on its way to our reader and to log files: bytes become lines, lines are
+// shown behind their prefix, raw bytes go into files, and what was written is credit again. Also
+// our own lines, since they share the reader's page.
+//
+// Two writer threads stand behind it, so that a log folder that hangs does not stop what the user
+// sees, nor the other way round, until the credit of the ranks is used up.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/message.h"
+#include "launcher/launch.h"
+#include "launcher/line_cutter.h"
+#include "launcher/line_folder.h"
+#include "launcher/page.h"
+#include "launcher/writer.h"
+#include "supervisor/job.h"
+
+namespace hvd {
+
+class RankOutput {
+ public:
+  RankOutput(const Job& job, const LaunchSettings& settings, Writer& screen, Writer& files);
+
+  // The streams of a host's ranks in an attempt that begins.
+  void open(uint32_t host, const StartAttempt& start);
+  void take(const Output& output, Time now);
+  void end(const OutputEnd& end);
+  // What the host's ranks have not said is lost.
+  void end_host(uint32_t host);
+  // Nobody reads any more: what comes is dropped, but for the log files.
+  void discard() { discarding_ = true; }
+  // All that was said is on its way to its reader.
+  bool ended() const { return streams_.empty(); }
+  void drop_all() { streams_.clear(); }
+
+  // Whole lines of ours, to standard error.
+  void tell(std::string lines);
+
+  // Shows what has waited long enough for its end, or for other ranks to say the same.
+  void act(Time now);
+  std::optional<Time> deadline() const;
+
+  // What the writers have written, as credit for the host's agent.
+  std::vector<std::pair<uint32_t, Credit>> take_credit();
+
+ private:
+  using Key = std::tuple<uint32_t, uint32_t, Stream>;  // attempt, rank, stream
+  struct OpenStream {
+    uint32_t host = 0;
+    LineStyle style;
+    std::string log_path;  // empty: none
+    uint64_t window = 0;   // credit it began with
+    LineCutter cutter;
+    Time since{};                                 // of what the cutter holds
+    bool watched = false;                         // stands in partial_
+    uint64_t shown = 0, logged = 0, granted = 0;  // bytes so far
+  };
+
+  bool shown(uint32_t rank) const {
+    return settings_.only_ranks.empty() || settings_.only_ranks.count(rank) > 0;
+  }
+  LineStyle style_of(uint32_t host, const StartAttempt& start, const Place& place) const;
+  Page& page(Stream stream) { return pages_[one_page_ ? 0 : static_cast<size_t>(stream)]; }
+  void put(std::string& out, const Key& key, const OpenStream& stream, std::string_view piece,
+           Time now);
+  // What the stream's cutter holds, as text to show.
+  std::string rest_of(const Key& key, OpenStream& stream, Time now);
+  using Streams = std::map<Key, OpenStream>;
+  Streams::iterator close(Streams::iterator stream);
+  void show_folded(Time now, bool all);
+  void note_written(const Written& written, uint64_t OpenStream::*counter);
+
+  const Job& job_;
+  const LaunchSettings& settings_;
+  Writer& screen_;
+  Writer& files_;
+  std::map<Key, OpenStream> streams_;
+  std::deque<std::pair<Time, Key>> partial_;  // streams whose cutter held something, oldest first
+  const bool one_page_;                       // stdout and stderr go to the same place
+  Page pages_[2];
+  std::optional<LineFolder> folders_[2];
+  std::vector<std::pair<uint32_t, Credit>> credit_;
+  bool discarding_ = false;
+};
+
+}  // namespace hvd

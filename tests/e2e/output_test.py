@@ -1,0 +1,288 @@
+"""What ranks write and read: whole lines on the page, raw bytes in log files, standard input."""
+
+import hashlib
+import os
+import pty
+import re
+import subprocess
+import threading
+import time
+import tty
+
+from harness import HVDLAUNCH, PROGRAMS, PYTHON, Case, lines_of, main, wait_for
+
+ROUNDS = int(os.environ.get("E2E_ROUNDS", "8"))  # of what must hold every time
+LINES = int(os.environ.get("E2E_LINES", "300"))  # of each rank that writes in pieces
+
+
+class PageTest(Case):
+    def test_e1_lines_in_small_pieces_stay_whole(self):
+        run = self.launch("-np", "8", PYTHON, f"{PROGRAMS}/in_pieces.py", str(LINES), "200", "7", timeout=600)
+        self.assert_code(run, 0)
+        lines = run.out.splitlines()
+        self.assertEqual(len(lines), 8 * LINES)
+        for rank in range(8):
+            wanted = [f"{rank} {n} ".ljust(200, "x") for n in range(LINES)]
+            self.assertEqual(lines_of(run.out, rank), wanted)
+
+    def test_e1_half_a_line_is_shown_and_nobody_writes_into_it(self):
+        script = (f"until [ $HVD_RANK = 0 -o -e {self.path('0')} ]; do sleep 0.02; done; printf half$HVD_RANK;"
+                  f"until [ -e {self.path('1')} ]; do sleep 0.02; done; echo +rest$HVD_RANK")
+        run = self.start("-np", "2", "sh", "-c", script)
+        run.wait_for_text("0@localhost: half0$")
+        self.write("0", "")
+        run.wait_for_text("0@localhost: half0\n1@localhost: half1$")
+        self.write("1", "")
+        self.assert_code(run.wait(), 0)
+        self.assertEqual(re.sub(r"\d@localhost: ", "> ", run.out).split("\n")[:2], ["> half0", "> half1+rest1"]
+                         if "half1+" in run.out else ["> half0", "> half1"], run.out)
+        for rank in range(2):
+            self.assertEqual("".join(lines_of(run.out, rank)), f"half{rank}+rest{rank}")
+
+    def bar(self, count):
+        """A program that shows a bar; each state holds the time it was written."""
+        return [PYTHON, "-c", "import sys, time\n"
+                f"for n in range({count}):\n"
+                "    sys.stdout.write(f'\\r{n} at {time.monotonic():.6f}'); sys.stdout.flush()\n"
+                "    time.sleep(0.2)\n"
+                "print()"]
+
+    def test_e2_a_bar_is_seen_within_a_second(self):
+        read, write = os.pipe()
+        run = self.start("-np", "2", "--log-dir", self.path("logs"), *self.bar(12), stdout=write)
+        os.close(write)
+        seen = []
+        with os.fdopen(read, "rb", buffering=0) as reader:
+            while chunk := reader.read(4096):
+                seen += [(time.monotonic(), at) for at in re.findall(rb"at ([\d.]+)", chunk)]
+        self.assert_code(run.wait(), 0)
+        self.assertEqual(len(seen), 24)
+        for arrived, written in seen:
+            self.assertLess(arrived - float(written), 1)
+        with open(self.path("logs/latest/rank-1@localhost.out"), "rb") as f:
+            self.assertRegex(f.read(), rb"^(\r\d+ at [\d.]+){12}\n$")
+
+    def test_e2_a_bar_stays_in_its_place_on_a_terminal(self):
+        ours, theirs = pty.openpty()
+        tty.setraw(theirs)
+        run = self.start("-np", "1", *self.bar(3), stdout=theirs)
+        os.close(theirs)
+        text = b""
+        try:
+            while chunk := os.read(ours, 4096):
+                text += chunk
+        except OSError:
+            pass  # the last one has closed it
+        os.close(ours)
+        self.assert_code(run.wait(), 0)
+        state = rb"0@localhost: \d at [\d.]+"
+        self.assertRegex(text, rb"^\r?" + rb"\r".join([state] * 3) + rb"\n$")
+
+    def test_e3_the_last_lines_are_there(self):
+        script = "import os\nos.write(2, b''.join(b'line %d\\n' % n for n in range(10000))); os._exit(3)"
+        for number in range(ROUNDS):
+            folder = self.path(f"logs-{number}")
+            run = self.launch("-np", "2", "--log-dir", folder, PYTHON, "-c", script)
+            self.assert_code(run, 3)
+            first = int(re.search(r"exit code 3, from rank (\d)", run.err)[1])
+            whole = [f"line {n}" for n in range(10000)]
+            self.assertEqual(lines_of(run.err, first), whole)
+            with open(f"{folder}/attempt-1/rank-{first}@localhost.err") as f:
+                self.assertEqual(f.read().splitlines(), whole)
+
+    def test_e4_the_prefix_names_rank_and_host(self):
+        hosts = ("--transport", "local", "-H", "one:2,two:2")
+        script = "echo I am $HVD_RANK of $HVD_HOST"
+        run = self.launch(*hosts, "sh", "-c", script)
+        self.assert_code(run, 0)
+        for rank, host in enumerate(("one", "one", "two", "two")):
+            self.assertEqual(re.findall(rf"^{rank}@.*$", run.out, re.M), [f"{rank}@{host}: I am {rank} of {host}"])
+        for host in ("one", "two"):
+            self.assertEqual(len(re.findall(rf"^\d@{host}: I am \d of {host}$", run.out, re.M)), 2)
+        run = self.launch(*hosts, "--prefix", "[{host}/{local_rank} {rank}] ", "sh", "-c", script)
+        self.assertIn("[two/1 3] I am 3 of two\n", run.out)
+
+    def test_e4_without_a_prefix_the_bytes_are_raw(self):
+        raw = os.urandom(300_000) + b"\r\r\n\r no end"
+        with open(self.path("raw"), "wb") as f:
+            f.write(raw)
+        for option in (["--prefix", ""], ["--no-prefix"]):
+            run = self.launch("-np", "1", *option, "cat", self.path("raw"))
+            self.assertEqual(hashlib.sha256(run.raw_out).digest(), hashlib.sha256(raw).digest())
+
+    def test_identical_lines_are_folded_on_request(self):
+        script = "echo same; [ $HVD_RANK != 4 ] || echo odd; echo 'and same'"
+        run = self.launch("-np", "6", "--fold", "sh", "-c", script)
+        self.assert_code(run, 0)
+        # Ranks that start late do not meet the others; each line is counted in any case.
+        said = {}
+        for count, one, text in re.findall(r"^(?:x(\d+)|(\d)@localhost): (.*)$", run.out, re.M):
+            said[text] = said.get(text, 0) + int(count or 1)
+        self.assertEqual(said, {"same": 6, "odd": 1, "and same": 6}, run.out)
+        self.assertRegex(run.out, r"(?m)^x[2-6]: same$")
+        self.assertRegex(run.out, r"(?m)^4@localhost: odd$")
+
+
+class LogTest(Case):
+    def content(self, path):
+        with open(self.path("logs", path), "rb") as f:
+            return f.read()
+
+    def test_e5_each_file_holds_its_rank_s_bytes(self):
+        for rank in range(3):
+            with open(self.path(str(rank)), "wb") as f:
+                f.write(os.urandom(100_000 + rank))
+        run = self.launch("-np", "3", "--log-dir", "logs", "--only-ranks", "0", "sh", "-c",
+                          f"cat {self.dir}/$HVD_RANK; tail -c 1000 {self.dir}/$HVD_RANK >&2")
+        self.assert_code(run, 0)
+        self.assertEqual(len(os.listdir(self.path("logs/attempt-1"))), 6)
+        for rank in range(3):
+            with open(self.path(str(rank)), "rb") as f:
+                wrote = f.read()
+            self.assertEqual(self.content(f"attempt-1/rank-{rank}@localhost.out"), wrote)
+            self.assertEqual(self.content(f"attempt-1/rank-{rank}@localhost.err"), wrote[-1000:])
+
+    def test_e5_a_folder_that_cannot_be_written_is_an_error_before_any_host_is_asked(self):
+        plain = self.write("plain", "")
+        for folder in (f"{plain}/logs", plain, "/proc/logs", "/sys/kernel"):
+            run = self.launch("-np", "1", "-H", "no-such-host.invalid", "--log-dir", folder, "true")
+            self.assert_code(run, 2)
+            self.assertIn(folder, run.err)
+            self.assertNotIn("no-such-host", run.err)
+
+    def test_e6_a_relaunch_overwrites_nothing(self):
+        crash = ("--max-restarts", "1", "--log-dir", "logs", "sh", "-c", "echo attempt $HVD_ATTEMPT; exit 3")
+        for _ in range(2):
+            self.assert_code(self.launch("-np", "1", *crash), 70)
+        self.assertEqual(sorted(os.listdir(self.path("logs"))),
+                         ["attempt-1", "attempt-2", "attempt-3", "attempt-4", "latest"])
+        for number in range(4):
+            self.assertEqual(self.content(f"attempt-{number + 1}/rank-0@localhost.out"),
+                             f"attempt {number % 2 + 1}\n".encode())
+        self.assertEqual(os.readlink(self.path("logs/latest")), "attempt-4")
+
+    def relaunch_into(self, make, flood, **options):
+        """A job whose second attempt finds that `make` was made of its log file."""
+        second = self.path("logs/attempt-2")
+        log = f"{second}/rank-0@localhost.out"
+        script = f"[ $HVD_ATTEMPT = 2 ] || {{ mkdir {second}; {make} {log}; exit 1; }}; {flood}"
+        run = self.start("-np", "1", "--max-restarts", "1", "--heartbeat-timeout", "1", "--log-dir", "logs",
+                         "sh", "-c", script, **options)
+        return run, log
+
+    def test_e5_a_log_folder_that_hangs_costs_no_host_its_lease(self):
+        # A FIFO that nobody reads hangs whoever opens it, as a dead mount does.
+        run, log = self.relaunch_into("mkfifo", "yes | head -c 4000000")
+        run.wait_for_text("nothing could be written to .*/attempt-2/rank-0@localhost.out for 5 s")
+        self.assertTrue(run.running, str(run))
+        with open(log, "rb") as f:
+            self.assertEqual(f.read(), b"y\n" * 2_000_000)
+        self.assert_code(run.wait(), 0)
+        self.assertEqual(len(lines_of(run.out, 0)), 2_000_000)
+        self.assertEqual(run.err.count("nothing could be written"), 1)
+
+    def test_e5_a_full_disk_is_said_once_and_costs_nothing_else(self):
+        run, _ = self.relaunch_into("ln -s /dev/full", "yes | head -c 1000000; sleep 1.5; echo end")
+        self.assert_code(run.wait(), 0)
+        self.assertEqual(len(lines_of(run.out, 0)), 500_001)
+        self.assertEqual(run.err.count("a log file is not whole"), 1)
+        self.assertIn("No space left on device", run.err)
+
+
+class InputTest(Case):
+    def test_d6_input_is_exact_to_the_byte(self):
+        data = os.urandom(5_000_000)
+        with open(self.path("data"), "wb") as f:
+            f.write(data)
+        script = "[ $HVD_RANK = 1 ] && exec sha256sum; cat"
+        with open(self.path("data"), "rb") as file:
+            run = self.launch("-np", "2", "--stdin", "1", "sh", "-c", script, stdin=file)
+        self.assert_code(run, 0)
+        self.assertEqual(lines_of(run.out), [(1, f"{hashlib.sha256(data).hexdigest()}  -")])
+
+    def test_d6_input_waits_for_a_slow_reader(self):
+        read, write = os.pipe()
+        run = self.start("-np", "1", "--stdin=0", "sh", "-c",
+                         f"until [ -e {self.path('go')} ]; do sleep 0.02; done; exec sha256sum", stdin=read)
+        os.close(read)
+        data = os.urandom(3_000_000)
+        sent = 0
+        os.set_blocking(write, False)
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 0.5:  # until nothing is taken any more
+            try:
+                sent += os.write(write, data[sent : sent + 65536])
+                quiet_since = time.monotonic()
+            except BlockingIOError:
+                time.sleep(0.01)
+        self.assertLess(sent, 1_000_000)
+        self.write("go", "")
+        os.set_blocking(write, True)
+        with os.fdopen(write, "wb") as f:
+            f.write(data[sent:])
+        self.assert_code(run.wait(), 0)
+        self.assertEqual(lines_of(run.out), [(0, f"{hashlib.sha256(data).hexdigest()}  -")])
+
+    def test_d6_a_rank_that_ends_early_drops_the_rest(self):
+        with open("/dev/zero", "rb") as zeros:
+            run = self.launch("-np", "1", "--stdin", "0", "head", "-c", "10", stdin=zeros)
+        self.assert_code(run, 0)
+        run = self.start("-np", "1", "--stdin", "0", "wc", "-c", stdin=None, preexec_fn=lambda: os.close(0)).wait()
+        self.assertEqual(lines_of(run.out), [(0, "0")])
+
+    def test_d6_a_relaunch_has_no_input(self):
+        run = self.launch("-np", "1", "--max-restarts", "1", "--stdin", "0", "sh", "-c",
+                          "read line; echo got $line; [ $HVD_ATTEMPT = 2 ]", stdin=self.file_of("one\ntwo\n"))
+        self.assert_code(run, 0)
+        self.assertEqual(lines_of(run.out), [(0, "got one"), (0, "got")])
+
+    def file_of(self, text):
+        f = open(self.write("input", text), "rb")
+        self.addCleanup(f.close)
+        return f
+
+    def test_d6_a_rank_that_is_not_there_is_an_error(self):
+        run = self.launch("-np", "2", "--stdin", "2", "true")
+        self.assert_code(run, 2)
+        self.assertIn("from 0 to 1", run.err)
+
+    def test_d7_what_is_typed_belongs_to_the_shell(self):
+        for option in ("", "--stdin 0"):
+            self.shell_session(option)
+
+    def shell_session(self, option):
+        """An interactive shell with job control starts a job in the background and is typed to."""
+        ours, theirs = pty.openpty()
+        shell = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=self.dir,
+            env=dict(self.environment(), PS1="> "), start_new_session=True,
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)))
+        os.close(theirs)
+        seen = bytearray()
+
+        def listen():
+            try:
+                while chunk := os.read(ours, 4096):
+                    seen.extend(chunk)
+            except OSError:
+                pass
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            os.write(ours, f"{HVDLAUNCH} -np 1 {option} sh -c 'echo up; exec sleep 1' &\n".encode())
+            wait_for(lambda: b"0@localhost: up" in seen, 20, lambda: f"the rank in {seen}")
+            os.write(ours, b"echo typed-$((1+1))\n")
+            wait_for(lambda: re.search(rb"[\r\n]typed-2", seen), 10, lambda: f"the shell's answer in {seen}")
+            os.write(ours, b"wait; echo ended-$?-$((2+2)); jobs\n")
+            wait_for(lambda: re.search(rb"[\r\n]ended-0-4", seen), 20, lambda: f"the end in {seen}")
+            self.assertNotIn(b"Stopped", seen)
+        finally:
+            os.write(ours, b"exit\n")
+            shell.wait(20)
+            listener.join(20)
+            os.close(ours)
+
+
+if __name__ == "__main__":
+    main()
