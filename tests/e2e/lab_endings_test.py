@@ -28,7 +28,7 @@ class EndingsTest(LabCase):
                     self.assertEqual(run.err.splitlines()[-1],
                                      f"hvdlaunch: exit code {code}, from rank 1 on h2")
         self.assert_code(self.on_hosts("no-such-program").wait(30), 127)
-        self.assert_code(self.start("-H", "h1:1,nowhere:1", "true").wait(30), 69)
+        self.assert_code(self.start("-H", "h1:1,nowhere:1", "--start-timeout", "2", "true").wait(30), 69)
 
     def test_ctrl_z_stops_the_ranks_of_all_hosts(self):
         def ranks():
