@@ -133,9 +133,11 @@ bool take_leases(const Guard& guard, Time& lease) {
   return n != 0;
 }
 
-// Waits for the agent's end or the lease's. Returns the agent's exit code, or 1.
-int watch_over(Guard& guard, Time lease) {
+// Waits for the agent's end or the lease's. Returns the agent's exit code, or 1. `sweep` is called
+// once, at the second lease: a job that is over at once need not wait for it.
+int watch_over(Guard& guard, Time lease, const std::function<void()>& sweep) {
   arm(guard, lease);
+  int leases = 0;
   while (true) {
     pollfd fds[3] = {{guard.agent_pidfd.get(), POLLIN, 0},
                      {guard.leases.get(), POLLIN, 0},
@@ -147,6 +149,7 @@ int watch_over(Guard& guard, Time lease) {
     }
     // Before the clock is believed, so that a keeper that slept hears what came meanwhile.
     if (fds[1].revents != 0 && !take_leases(guard, lease)) guard.leases.reset();
+    if (fds[1].revents != 0 && ++leases == 2) sweep();
     if (now() >= lease) {
       kill(guard.agent, SIGKILL);
       complain("the lease is over; all processes of the job on this host were killed");
@@ -204,9 +207,10 @@ int keep(const std::string& job, uint32_t host, const std::function<int(AgentSea
     Guard guard{pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), std::move(keeper_end),
                 Fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC)), make_waking_timer()};
     HVD_CHECK(guard.agent_pidfd.valid() && guard.timer.valid());
-    sweep_socket_folders(folder->path);
-    group.sweep();
-    status = watch_over(guard, lease);
+    status = watch_over(guard, lease, [&] {
+      sweep_socket_folders(folder->path);
+      group.sweep();
+    });
   } else {
     complain(std::string("cannot start a process: ") + std::strerror(errno));
   }

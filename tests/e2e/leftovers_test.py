@@ -128,7 +128,7 @@ class RootWithCgroupTest(Faults, LeftoversCase):
         kill(keeper)
         kill(agent)
         run.wait(20)
-        self.launch("-np", "1", "sleep", "0.3")
+        self.launch("-np", "1", "--heartbeat-timeout", "0.5", "sleep", "0.5")
         self.assert_nothing_left()
 
 
@@ -187,7 +187,7 @@ class SweepTest(Case):
         dead = self.folder("hvdlaunch-abcdef")
         kept = [self.folder("hvdlaunch-abcdeg", strange=True), self.folder("hvdlaunch-longer-name"),
                 self.folder("other-abcdef")]
-        self.assert_code(self.launch("-np", "1", "sleep", "0.3"), 0)
+        self.assert_code(self.launch("-np", "1", "--heartbeat-timeout", "0.5", "sleep", "0.5"), 0)
         self.assertFalse(os.path.exists(dead))
         for path in kept:
             self.assertEqual(os.path.exists(path + "/agent"), True, path)
