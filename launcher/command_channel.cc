@@ -103,6 +103,7 @@ Status CommandChannel::start() {
   spec.err = err->write.get();
   spec.new_session = true;
   spec.die_with_parent = true;
+  spec.file_limit = command_.file_limit;
   SpawnResult child = spawn(spec);
   if (const auto* failure = std::get_if<SpawnFailure>(&child)) return Error{failure->text};
   child_ = std::move(std::get<Child>(child));

@@ -26,6 +26,7 @@ struct ChannelCommand {
   // there are more of them until the deadline. Null: no.
   bool (*may_recover)(int exit_code, std::string_view said) = nullptr;
   Time deadline{};
+  uint64_t file_limit = 0;  // the program's limit; 0: ours
 };
 
 // The error: the program cannot be run.

@@ -35,7 +35,7 @@ constexpr Duration kGoodbyeLimit = 5s;
 constexpr Duration kShortJob = 1s;
 // A start that takes long says what it waits for this often, for so many hosts.
 constexpr Duration kWaitNews = 5s;
-constexpr size_t kMostWaitsTold = 8;
+constexpr size_t kMostWaitsTold = 4;
 // A log folder that takes nothing for so long is worth a word.
 constexpr Duration kSlowFile = 5s;
 

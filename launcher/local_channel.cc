@@ -92,7 +92,8 @@ class LocalChannel : public Channel {
 
 Result<std::unique_ptr<Channel>> start_local_channel(const std::string& label,
                                                      const std::string& program,
-                                                     const std::vector<std::string>& arguments) {
+                                                     const std::vector<std::string>& arguments,
+                                                     uint64_t file_limit) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return errno_error("cannot make a socket for the agent", errno);
@@ -109,6 +110,7 @@ Result<std::unique_ptr<Channel>> start_local_channel(const std::string& label,
   spec.out = theirs.get();
   spec.err = STDERR_FILENO;
   spec.new_session = true;
+  spec.file_limit = file_limit;
   SpawnResult child = spawn(spec);
   if (const auto* failure = std::get_if<SpawnFailure>(&child)) {
     return Error{label + ": cannot start its agent: " + failure->text};

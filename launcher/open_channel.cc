@@ -1,11 +1,13 @@
 #include "launcher/open_channel.h"
 
 #include <pwd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <utility>
 
+#include "base/process.h"
 #include "launcher/bootstrap.h"
 #include "launcher/command_channel.h"
 #include "launcher/local_channel.h"
@@ -24,6 +26,10 @@ constexpr std::pair<const char*, Transport> kTransports[] = {
     {"openssh", Transport::openssh},
     {"local", Transport::local},
 };
+
+// A way to a host holds at most so many files, and the launcher itself so many.
+constexpr uint64_t kFilesPerHost = 6;
+constexpr uint64_t kOwnFiles = 32;
 
 std::string login_name() {
   const passwd* entry = getpwuid(getuid());
@@ -56,23 +62,38 @@ ChannelOpener::ChannelOpener(const Job& job, std::string build, bool accept_new_
     : job_(job),
       build_(std::move(build)),
       accept_new_host_keys_(accept_new_host_keys),
+      file_limit_(raise_file_limit()),
       lookup_(std::make_shared<SshLookup>()) {}
 
 Result<std::unique_ptr<Channel>> ChannelOpener::open(uint32_t host) const {
   const Host& spec = job_.hosts[host];
   const std::string number = std::to_string(host);
+  if (const Status status = check_open_files(); !status) return status.error();
   if (spec.local) {
     return start_local_channel(spec.name, "/proc/self/exe",
-                               {"hvdlaunch", "agent", "--job", job_.id, "--host", number});
+                               {"hvdlaunch", "agent", "--job", job_.id, "--host", number},
+                               file_limit_);
   }
   const std::string command = bootstrap_command(build_, "--job " + job_.id + " --host " + number);
   return job_.rsh.empty() ? open_ssh(spec, command) : open_rsh(spec, command);
+}
+
+// Said before there is trouble of a kind that no sentence can explain.
+Status ChannelOpener::check_open_files() const {
+  rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const uint64_t needed = kOwnFiles + job_.hosts.size() * kFilesPerHost;
+  if (limit.rlim_cur >= needed) return Ok{};
+  return Error{std::to_string(job_.hosts.size()) + " hosts take " + std::to_string(needed) +
+               " open files, and this process may have " + std::to_string(limit.rlim_cur) +
+               ": raise the limit with ulimit -n"};
 }
 
 Result<std::unique_ptr<Channel>> ChannelOpener::open_rsh(const Host& host,
                                                          const std::string& command) const {
   ChannelCommand program;
   program.label = host.name;
+  program.file_limit = file_limit_;
   program.argv = fill_rsh(job_.rsh, host, login_name());
   for (std::string& word : remote_words(command)) program.argv.push_back(std::move(word));
   return start_command_channel(std::move(program));

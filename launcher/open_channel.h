@@ -30,12 +30,14 @@ class ChannelOpener {
   Result<std::unique_ptr<Channel>> open(uint32_t host) const;
 
  private:
+  Status check_open_files() const;
   Result<std::unique_ptr<Channel>> open_rsh(const Host& host, const std::string& command) const;
   Result<std::unique_ptr<Channel>> open_ssh(const Host& host, const std::string& command) const;
 
   const Job& job_;
   const std::string build_;
   const bool accept_new_host_keys_;
+  const uint64_t file_limit_;  // the limit before it was raised
   const std::shared_ptr<SshLookup> lookup_;
 };
 

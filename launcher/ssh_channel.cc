@@ -116,10 +116,10 @@ void SshChannel::close(ChannelEnd end, std::string reason) {
 
 std::string SshChannel::out_of_time(const Dial::Progress& progress, Time now) const {
   const std::string start = "cannot reach " + label_ + ": ";
-  const bool again = !progress.trouble.empty();
-  const std::string within =
-      " within " + format_duration(now - (again ? started_ : progress.since));
-  switch (progress.phase) {
+  const std::string within = " within " + format_duration(now - progress.since);
+  // Before a connection is there, why the last try failed says more than that this one goes on.
+  const bool again = !progress.trouble.empty() && progress.phase <= DialPhase::connecting;
+  switch (again ? DialPhase::pausing : progress.phase) {
     case DialPhase::preparing:
       return start + "the ssh configuration was not read" + within;
     case DialPhase::resolving:

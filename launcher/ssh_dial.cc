@@ -1,6 +1,8 @@
 #include "launcher/ssh_dial.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,7 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "launcher/pause.h"
@@ -21,6 +22,10 @@ namespace hvd {
 using namespace std::chrono_literals;
 
 namespace {
+
+// Enough for a resolver's plug-ins; of a thousand threads the usual 8 MiB would be too much to ask
+// of a machine that lends no memory it does not have.
+constexpr size_t kStack = 512u << 10;
 
 // Connections that broke during the login, before the host is given up.
 constexpr int kMostLostLogins = 3;
@@ -287,23 +292,44 @@ DialResult Dialler::run() {
   }
 }
 
+struct Task {
+  std::shared_ptr<Dial> dial;
+  SshTarget target;
+};
+
+void* run_task(void* argument) {
+  const std::unique_ptr<Task> task(static_cast<Task*>(argument));
+  task->dial->finish(Dialler(*task->dial, task->target).run());
+  return nullptr;
+}
+
 }  // namespace
 
 std::shared_ptr<Dial> Dial::start(SshTarget target) {
   start_libssh();
   if (!target.lookup) target.lookup = std::make_shared<SshLookup>(target.config);
-  auto done = make_pipe();
-  auto cancelled = make_pipe();
-  HVD_CHECK(done.ok() && cancelled.ok());
-  const std::shared_ptr<Dial> dial(new Dial(std::move(*done), std::move(*cancelled)));
+  const std::shared_ptr<Dial> dial(
+      new Dial(Fd(eventfd(0, EFD_CLOEXEC)), Fd(eventfd(0, EFD_CLOEXEC))));
+  HVD_CHECK(dial->done_ && dial->cancelled_);
+  auto task = std::make_unique<Task>(Task{dial, std::move(target)});
+  pthread_attr_t small;
+  pthread_attr_init(&small);
+  pthread_attr_setstacksize(&small, kStack);
+  pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
   // Signals are the loop's business.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([dial, target = std::move(target)] {
-    dial->finish(Dialler(*dial, target).run());
-  }).detach();
+  pthread_t thread;
+  const int failed = pthread_create(&thread, &small, run_task, task.get());
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&small);
+  if (failed == 0) {
+    static_cast<void>(task.release());  // the thread's now
+  } else {
+    dial->finish(DialFailure{"cannot reach " + task->target.label +
+                             ": no thread can be started for it: " + std::strerror(failed)});
+  }
   return dial;
 }
 
@@ -313,7 +339,7 @@ std::optional<DialResult> Dial::take() {
 }
 
 void Dial::cancel() {
-  cancelled_.write.reset();
+  eventfd_write(cancelled_.get(), 1);
 }
 
 Dial::Progress Dial::progress() const {
@@ -336,7 +362,7 @@ void Dial::note_trouble(const std::string& trouble) {
 void Dial::finish(DialResult result) {
   const std::lock_guard lock(mutex_);
   result_ = std::move(result);
-  done_.write.reset();
+  eventfd_write(done_.get(), 1);
 }
 
 }  // namespace hvd

@@ -43,7 +43,7 @@ class Dial {
   static std::shared_ptr<Dial> start(SshTarget target);
 
   // Readable when the result is there.
-  int done_fd() const { return done_.read.get(); }
+  int done_fd() const { return done_.get(); }
   // The link, or why there is none; nothing while dialling. Once.
   std::optional<DialResult> take();
   void cancel();
@@ -57,15 +57,15 @@ class Dial {
   Progress progress() const;
 
   // For the dialling thread.
-  int cancelled_fd() const { return cancelled_.read.get(); }
+  int cancelled_fd() const { return cancelled_.get(); }
   void enter(DialPhase phase, const std::string& at);
   void note_trouble(const std::string& trouble);
   void finish(DialResult result);
 
  private:
-  Dial(Pipe done, Pipe cancelled) : done_(std::move(done)), cancelled_(std::move(cancelled)) {}
+  Dial(Fd done, Fd cancelled) : done_(std::move(done)), cancelled_(std::move(cancelled)) {}
 
-  Pipe done_, cancelled_;
+  const Fd done_, cancelled_;  // eventfd(2)
   mutable std::mutex mutex_;
   Progress progress_;
   std::optional<DialResult> result_;

@@ -1,17 +1,18 @@
 """How long it takes to start and end a job that does nothing, beside mpiexec.hydra (MPICH) and
-mpirun (Open MPI): on this machine, and on four hosts of the lab over SSH, where a single bare ssh
-is the measure of what cannot be beaten by much."""
+mpirun (Open MPI): on this machine, and on four hosts of the lab over SSH, where four plain libssh
+connections opened in parallel are the measure of what cannot be beaten by much."""
 
 import os
 import shutil
 import sys
 
 from common import Report, interleaved, quiet
-from harness import HVDLAUNCH, LAB, Lab, lab_refusal
+from harness import BUILD, HVDLAUNCH, LAB, Lab, lab_refusal
 
 LOCAL_ROUNDS = int(os.environ.get("BENCH_ROUNDS", "30"))
 LAB_ROUNDS = max(LOCAL_ROUNDS // 3, 1)
 HOSTS = "h1,h2,h3,h4"
+FLOOR = os.path.join(BUILD, "tests", "bench", "ssh_floor")
 
 
 def open_mpi():
@@ -42,6 +43,7 @@ def on_lab(report):
                                    "/bin/true", env=environment),
             "mpirun": quiet(*head, *open_mpi(), "--host", HOSTS, "--mca", "plm_rsh_args",
                             "-o BatchMode=yes", "-n", "4", "/bin/true", env=environment),
+            "4 x libssh": quiet(*head, FLOOR, "/bin/true", *HOSTS.split(","), env=environment),
             "bare ssh": quiet(*head, "ssh", "-o", "BatchMode=yes", "h1", "/bin/true", env=environment),
         })
     finally:

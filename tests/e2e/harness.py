@@ -208,6 +208,20 @@ class Lab:
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
         return done.stdout
 
+    def add_addresses(self, host, count):
+        """So many addresses of one host, all behind its sshd, which head knows by them; may be called
+        again for more. Returns them."""
+        addresses = [f"10.77.{50 + i // 200}.{1 + i % 200}" for i in range(count)]
+        batch = "".join(f"addr replace {address}/16 dev eth0\n" for address in addresses)
+        self.output(host, "bash", "-c", f"ip -batch - <<'END'\n{batch}END")
+        with open(f"{self.state}/hostkey.pub") as f:
+            key = " ".join(f.read().split()[:2])
+        with open(f"{self.state}/hosts/head/root/.ssh/known_hosts", "r+") as f:
+            line = f"10.77.5?.* {key}\n"
+            if line not in f.read():
+                f.write(line)
+        return addresses
+
     def is_on(self, host):
         return self._first(host) is not None
 
@@ -514,10 +528,10 @@ class LabCase(Case):
             f.write(text)
         return "/root/hosts.toml"
 
-    def start(self, *args, env=None, cwd="/root", **options):
+    def start(self, *args, env=None, cwd="/root", wrap=(), **options):
         folder = tempfile.mkdtemp(prefix="launch-", dir=self.dir)
         with _outputs(folder) as (out, err):
-            command = InLab(self.lab, [HVDLAUNCH, *args], env=env, cwd=cwd,
+            command = InLab(self.lab, [*wrap, HVDLAUNCH, *args], env=env, cwd=cwd,
                             **dict(stdout=out, stderr=err) | options)
         run = Run(command, folder, self._pids_on)
         self.runs.append(run)

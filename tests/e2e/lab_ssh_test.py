@@ -231,6 +231,22 @@ Host *
             lines = [line for line in run.err.splitlines() if re.search(f"\\b{host}\\b", line)]
             self.assertTrue([line for line in lines if re.search(reason, line)], f"{host}: {reason}\n{run}")
 
+    def test_b12_any_number_of_hosts_starts_and_ends(self):
+        for count in (1, 63, 64, 65, 72, 130, 200):
+            hosts = ",".join(f"{address}:1" for address in self.lab.add_addresses("h1", count))
+            # With fewer open files than so many connections take, as many systems give to begin with.
+            run = self.start("-H", hosts, "sh", "-c", "ulimit -Sn", wrap=["prlimit", "--nofile=256:8192"])
+            run.wait(60)
+            self.assert_code(run, 0)
+            self.assertEqual(len(lines_of(run.out)), count, str(run)[:2000])
+
+    def test_b12_too_few_open_files_are_said_at_once(self):
+        hosts = ",".join(f"{address}:1" for address in self.lab.add_addresses("h1", 100))
+        run = self.start("-H", hosts, "true", wrap=["prlimit", "--nofile=256:256"]).wait(20)
+        self.assert_code(run, 69)
+        self.assertIn("100 hosts take 632 open files, and this process may have 256: raise the limit with ulimit -n",
+                      run.err)
+
     def test_b10_a_rank_killed_by_a_signal_is_told_with_its_host(self):
         run = self.launch("-np", "2", "-H", "h1:1,h2:1", "sh", "-c", "[ $HVD_RANK = 0 ] || kill -SEGV $$; sleep 99")
         self.assert_code(run, 139)
