@@ -62,6 +62,51 @@ struct Place {
   }
 };
 
+// An address that workers of other hosts may reach a host at.
+struct HostAddress {
+  std::string card;     // "eth0"
+  std::string address;  // numeric: "10.0.0.2", "fd00::2"
+  uint32_t prefix = 0;  // bits of it that name the network
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.card, m.address, m.prefix);
+  }
+  friend bool operator==(const HostAddress&, const HostAddress&) = default;
+};
+
+// What became of a dial to one address of another host.
+enum class DialEnd : uint8_t {
+  pending,
+  reached,    // that very host's agent answered
+  refused,    // nothing listens there
+  no_answer,  // within the limit
+  stranger,   // something answered that is not that host's agent
+  failed,     // an error number says why
+  kLast = failed
+};
+
+struct DialReport {
+  uint32_t host = 0;     // that was dialled
+  uint32_t address = 0;  // place in the list that was given for it
+  DialEnd end = DialEnd::pending;
+  int32_t error = 0;  // errno, with `failed`
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.host, m.address, m.end, m.error);
+  }
+};
+
+// Where a host's agent listens for proofs of reachability.
+struct DialTarget {
+  uint32_t host = 0;
+  uint32_t port = 0;
+  std::vector<std::string> addresses;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.host, m.port, m.addresses);
+  }
+};
+
 // One rank's shard of a checkpoint, fsynced and not yet committed.
 struct Shard {
   uint32_t rank = 0;
@@ -118,6 +163,39 @@ struct Echo {
   }
 };
 
+// The hosts of a job prove which of their addresses reach each other before ranks start: each agent
+// listens on a port of its own on all its addresses, others dial them. Caller and listener show
+// each other a half of the nonce and both hosts' numbers: an address that is also somebody else's,
+// or the caller's own, is found out. This one opens the listener; the answer is ProofOpened.
+struct OpenProof {
+  uint32_t request = 0;
+  std::string nonce;  // random, the same for all hosts of the job
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.nonce);
+  }
+};
+
+// Dials all these at once. Each address's end is told by Dialled, at the latest after the limit.
+struct DialPeers {
+  uint32_t round = 0;  // comes back in the answers
+  std::string nonce;
+  uint64_t limit_ns = 0;
+  std::vector<DialTarget> targets;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.round, m.nonce, m.limit_ns, m.targets);
+  }
+};
+
+// Closes the listener and gives up the dials under way.
+struct CloseProof {
+  template <class M, class V>
+  static void visit(M&, V& v) {
+    v();
+  }
+};
+
 struct StartAttempt {
   uint32_t attempt = 0;
   uint32_t size = 0, host_rank = 0, host_count = 0;
@@ -129,7 +207,8 @@ struct StartAttempt {
   Variables forwarded;            // the launcher's environment, filtered
   Variables set;                  // then these, in order: the host's env, then -x
   std::string data_address;       // this host's address for links between workers
-  std::string master_address;     // rank 0's
+  std::string data_card;       // the network card that has it; empty: all ranks are on one machine
+  std::string master_address;  // rank 0's
   uint32_t master_port = 0;
   std::string secret;  // proves a worker's link to be of this job
   std::string checkpoint_dir, checkpoint_every;
@@ -143,9 +222,9 @@ struct StartAttempt {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.size, m.host_rank, m.host_count, m.previous_size, m.max_restarts, m.places,
-      m.argv, m.workdir, m.forwarded, m.set, m.data_address, m.master_address, m.master_port,
-      m.secret, m.checkpoint_dir, m.checkpoint_every, m.resume_from, m.resume_step, m.reached_step,
-      m.restart_reason, m.credit, m.input, m.input_rank);
+      m.argv, m.workdir, m.forwarded, m.set, m.data_address, m.data_card, m.master_address,
+      m.master_port, m.secret, m.checkpoint_dir, m.checkpoint_every, m.resume_from, m.resume_step,
+      m.reached_step, m.restart_reason, m.credit, m.input, m.input_rank);
   }
 };
 
@@ -311,22 +390,23 @@ struct Goodbye {
   }
 };
 
-using ToAgent =
-    std::variant<LauncherHello, Echo, StartAttempt, StopAttempt, Credit, ExchangeResult, SaveResult,
-                 LoadResult, ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
-                 PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye, Input>;
+using ToAgent = std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt,
+                             StopAttempt, Credit, ExchangeResult, SaveResult, LoadResult,
+                             ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
+                             PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye, Input>;
 
 // ---- wire 1, agent to launcher ----
 
 struct AgentHello {
   uint32_t protocol = kProtocol;
   std::string hostname, boot_id;
+  uint64_t network = 0;  // inode of its network namespace
   uint32_t cores = 0;
   uint32_t gpus = 0;
   uint32_t reserved_port = 0;  // bound for the next attempt's MASTER_PORT, fresh per attempt
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.protocol, m.hostname, m.boot_id, m.cores, m.gpus, m.reserved_port);
+    v(m.protocol, m.hostname, m.boot_id, m.network, m.cores, m.gpus, m.reserved_port);
   }
 };
 
@@ -337,6 +417,29 @@ struct Beat {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.agent_time, m.attempt, m.steps);
+  }
+};
+
+// The listener of an OpenProof is there, or could not be opened. Addresses that no other host can
+// use (loopback, link-local) are left out.
+struct ProofOpened {
+  uint32_t request = 0;
+  uint32_t port = 0;
+  std::vector<HostAddress> addresses;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.port, m.addresses, m.error);
+  }
+};
+
+// Some of the dials of a DialPeers have ended.
+struct Dialled {
+  uint32_t round = 0;
+  std::vector<DialReport> results;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.round, m.results);
   }
 };
 
@@ -520,10 +623,11 @@ struct AgentNotice {
   }
 };
 
-using FromAgent = std::variant<AgentHello, Beat, WorkerStarted, WorkerEnded, AttemptStopped, Output,
-                               OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
-                               WorkerAborted, DirectoryProbed, CheckpointsListed,
-                               CheckpointVerified, Performed, Suspended, AgentNotice, InputCredit>;
+using FromAgent =
+    std::variant<AgentHello, Beat, ProofOpened, Dialled, WorkerStarted, WorkerEnded, AttemptStopped,
+                 Output, OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
+                 WorkerAborted, DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed,
+                 Suspended, AgentNotice, InputCredit>;
 
 // ---- wire 2, worker to agent ----
 

@@ -69,6 +69,7 @@ int run(RunCommand command) {
   }
   command.job.id = new_job_id();
   command.job.secret = new_secret();
+  command.job.nonce = new_secret();
   command.job.job_file = job_file_text(command.job, HVD_VERSION);
   if (command.detach) return launch_detached(command);
   return launch(command.job, command.placement, command.settings);

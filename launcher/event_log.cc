@@ -26,6 +26,20 @@ bool describe(const AgentHello& m, Json& j) {
   j.update({{"message", "agent-hello"}, {"hostname", m.hostname}, {"cores", m.cores}});
   return true;
 }
+bool describe(const ProofOpened& m, Json& j) {
+  Json addresses = Json::array();
+  for (const HostAddress& one : m.addresses) addresses.push_back(one.card + " " + one.address);
+  j.update({{"message", "proof-opened"}, {"addresses", addresses}, {"error", m.error}});
+  return true;
+}
+bool describe(const Dialled& m, Json& j) {
+  Json results = Json::array();
+  for (const DialReport& one : m.results) {
+    results.push_back({one.host, one.address, static_cast<int>(one.end), one.error});
+  }
+  j.update({{"message", "dialled"}, {"results", results}});
+  return true;
+}
 bool describe(const WorkerStarted& m, Json& j) {
   j.update(
       {{"message", "worker-started"}, {"attempt", m.attempt}, {"rank", m.rank}, {"pid", m.pid}});
@@ -97,6 +111,7 @@ bool describe(const StartAttempt& m, Json& j) {
   j.update({{"message", "start-attempt"},
             {"attempt", m.attempt},
             {"ranks", m.places.size()},
+            {"data_address", m.data_address},
             {"resume_from", m.resume_from},
             {"reason", m.restart_reason}});
   return true;

@@ -24,6 +24,7 @@ enum class Transport {
 struct Job {
   std::string id;      // letters, digits and '-'
   std::string secret;  // random, proves a link between workers to be of this job
+  std::string nonce;   // random, proves hosts to each other before ranks start
   std::vector<std::string> argv;
   std::string workdir;
   Variables forwarded;                   // the launcher's environment, filtered

@@ -97,7 +97,9 @@ void Policy::on(const HostUp& event, Time now) {
   host.address = event.address;
   host.own_address = event.own_address;
   host.active = false;
-  if (phase_ == Phase::gathering) gather_on(now);
+  if (phase_ != Phase::gathering) return;
+  open_proofs();
+  gather_on(now);
 }
 
 void Policy::on(const HostDown& event, Time now) {
@@ -106,6 +108,7 @@ void Policy::on(const HostDown& event, Time now) {
   host.active = false;
   host.last_reason = event.reason;
   std::erase_if(requests_, [&](const auto& r) { return r.second.host == event.host; });
+  forget_proofs(event.host);
   if (!holds_ranks(event.host)) {
     say(Say::Level::warning, "spare lost: " + event.reason);
     return;
@@ -118,6 +121,8 @@ void Policy::on(const HostDown& event, Time now) {
                                               : Cause::Kind::agent_ended;
   switch (phase_) {
     case Phase::gathering:
+    case Phase::proving:
+      if (phase_ == Phase::proving) stop_proving();
       // A spare is tried at once; with none, the host again until the deadline.
       if (attempts_started_ > 0) say(Say::Level::warning, event.reason);
       if (!take_spare(event.host)) host.retry = now + kRetryPause;
@@ -159,7 +164,8 @@ bool Policy::take_spare(uint32_t lost) {
 void Policy::gather(Time now) {
   phase_ = Phase::gathering;
   // Channels have the start deadline themselves and give the better reason: this one is behind it.
-  deadline_ = now + job_.start_timeout + kNameTheOthers;
+  gather_until_ = now + job_.start_timeout + kNameTheOthers;
+  deadline_ = gather_until_;
   first_refusal_ = false;
   for (const HostPlaces& places : placement_) {
     HostState& host = hosts_[places.host];
@@ -181,7 +187,7 @@ void Policy::gather_on(Time now) {
     any_connecting = any_connecting || link == Link::connecting;
     any_down = any_down || link == Link::none;
   }
-  if (all_up) return prepare(now);
+  if (all_up) return prove(now);
   if (attempts_started_ > 0 || !any_down) return;
   if (!any_connecting) return gather_failed();
   if (!first_refusal_) deadline_ = std::min(*deadline_, now + kNameTheOthers);
@@ -253,17 +259,6 @@ void Policy::start_attempt(const Candidate* from) {
   previous_size_ = job_.size;
 }
 
-// Where workers of other hosts reach this one: as the launcher does; the launcher's own machine by
-// the address that it has on the way to them.
-std::string Policy::data_address(uint32_t host) const {
-  if (!hosts_[host].address.empty()) return hosts_[host].address;
-  for (const HostPlaces& places : placement_) {
-    const std::string& own = hosts_[places.host].own_address;
-    if (!own.empty()) return own;
-  }
-  return "127.0.0.1";
-}
-
 StartAttempt Policy::make_start(const HostPlaces& places, const std::string& from,
                                 uint64_t step) const {
   const HostState& first = hosts_[placement_.front().host];
@@ -283,6 +278,7 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.set.insert(m.set.end(), host.env.begin(), host.env.end());
   m.set.insert(m.set.end(), job_.set.begin(), job_.set.end());
   m.data_address = data_address(places.host);
+  if (const auto& data = hosts_[places.host].data) m.data_card = data->card;
   m.master_address = data_address(placement_.front().host);
   m.master_port = first.hello.reserved_port;
   m.secret = job_.secret;
@@ -362,6 +358,8 @@ void Policy::on(const Tick&, Time now) {
   switch (phase_) {
     case Phase::gathering:
       return gather_failed();
+    case Phase::proving:
+      return proof_late(now);
     case Phase::preparing:
       return prepare_late(now);
     case Phase::backing_off:

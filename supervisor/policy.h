@@ -3,9 +3,14 @@
 //
 // One attempt is one life of all ranks. The phases, and what moves between them:
 //
-//   gathering   hosts that hold ranks are being connected. All up -> preparing. One refused or lost
+//   gathering   hosts that hold ranks are being connected. All up -> proving. One refused or lost
 //               -> a spare takes its ranks, or it is tried again until the start deadline, or the
 //               job ends (69 in the first attempt, 70 later).
+//   proving     with ranks on more than one machine: agents dial the addresses of other hosts
+//               (supervisor/addresses.h). A proven address for every host -> preparing. None for
+//               one -> the job ends (69) in the first attempt; later all is proven again until the
+//               start deadline. One lost -> gathering. What was proven holds for later attempts
+//               until a host is lost: then its own pairs are proven anew.
 //   preparing   with a checkpoint folder: probe who sees it, list what is there, verify the newest
 //               candidate; a bad one is skipped by name and the one before is verified. Then every
 //               agent is sent StartAttempt -> running.
@@ -33,6 +38,7 @@
 
 #include "base/message.h"
 #include "base/time.h"
+#include "supervisor/addresses.h"
 #include "supervisor/checkpoints.h"
 #include "supervisor/job.h"
 #include "supervisor/placement.h"
@@ -160,9 +166,20 @@ class Policy {
   uint32_t host_of(uint32_t rank) const;
 
  private:
-  enum class Phase { gathering, preparing, running, stopping, backing_off, done };
+  enum class Phase { gathering, proving, preparing, running, stopping, backing_off, done };
+  // In proving: agents are asked to listen, then to dial; after a failure there is a pause.
+  enum class ProofStep { opening, dialling, pausing };
   enum class Link { none, connecting, up };
-  enum class Request { probe_write, probe_seen, probe_remove, list, verify, commit, other };
+  enum class Request {
+    open_proof,
+    probe_write,
+    probe_seen,
+    probe_remove,
+    list,
+    verify,
+    commit,
+    other
+  };
 
   struct HostState {
     Link link = Link::none;
@@ -171,6 +188,13 @@ class Policy {
     bool active = false;        // has been given the current attempt
     std::optional<Time> retry;  // when to connect again
     std::string last_reason;    // of its last end
+
+    bool proof_open = false;  // its agent was asked to listen
+    uint32_t proof_port = 0;  // 0 until it does
+    std::string proof_error;
+    std::vector<HostAddress> addresses;
+    std::vector<uint32_t> preferred;  // indices of `addresses`, best first
+    std::optional<HostAddress> data;  // that ranks use; none: all of them are on one machine
   };
 
   struct OpenRequest {
@@ -199,6 +223,8 @@ class Policy {
   void on(const StopRequested& event, Time now);
   void on(const Tick& event, Time now);
 
+  void said(uint32_t host, const ProofOpened& m, Time now);
+  void said(uint32_t host, const Dialled& m, Time now);
   void said(uint32_t host, const WorkerEnded& m, Time now);
   void said(uint32_t host, const AttemptStopped& m, Time now);
   void said(uint32_t host, const Beat& m, Time now);
@@ -219,6 +245,24 @@ class Policy {
   void gather_on(Time now);
   void gather_failed();
   bool take_spare(uint32_t lost);
+
+  bool on_one_machine() const;
+  std::vector<HostPair> unproven() const;
+  void open_proofs();
+  void close_proofs();
+  void forget_proofs(uint32_t lost);
+  void prove(Time now);
+  void stop_proving();
+  void dial_peers(Time now);
+  void order_addresses();
+  void judge_proof(Time now);
+  void proof_late(Time now);
+  void proved(Time now);
+  void proof_failed(Time now);
+  std::string describe_proof() const;
+  std::string known_address(uint32_t host) const;
+  std::string data_address(uint32_t host) const;
+
   void prepare(Time now);
   void prepare_late(Time now);
   void setup_failed(const std::string& text, Time now, int first_code = 2);
@@ -227,7 +271,6 @@ class Policy {
   void probe_done(Time now);
   void go(const Candidate* from);
   void start_attempt(const Candidate* from);
-  std::string data_address(uint32_t host) const;
   StartAttempt make_start(const HostPlaces& host, const std::string& from, uint64_t step) const;
 
   void asked_again(int signal, Time now);
@@ -276,6 +319,10 @@ class Policy {
   uint32_t attempt_ = 0;           // current, or the last one started
   uint32_t attempts_started_ = 0;  // in this run
   bool first_refusal_ = false;
+  Time gather_until_{};  // end of the start deadline
+  std::map<uint32_t, DialsToHost> dials_;
+  uint32_t dial_round_ = 0;
+  ProofStep proof_step_ = ProofStep::opening;
   Cause cause_;  // of the stop under way
   Cause last_failure_;
   std::optional<Time> stop_asked_;  // by the user, first

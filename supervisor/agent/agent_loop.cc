@@ -8,6 +8,7 @@
 #include "base/build_id.h"
 #include "supervisor/agent/checkpoint_tasks.h"
 #include "supervisor/agent/complain.h"
+#include "supervisor/agent/own_addresses.h"
 
 namespace hvd {
 
@@ -60,7 +61,8 @@ AgentLoop::AgentLoop(AgentOptions options, AgentSeat seat)
       facts_(read_facts()),
       file_limit_(raise_file_limit()),
       link_(poller_, STDIN_FILENO, STDOUT_FILENO),
-      lease_(seat_.lease) {}
+      lease_(seat_.lease),
+      proof_(poller_, options_.host) {}
 
 bool AgentLoop::set_up() {
   Result<WorkerSocket> socket = WorkerSocket::open(poller_, seat_.folder.path + "/agent");
@@ -117,6 +119,7 @@ void AgentLoop::watch() {
 
 std::optional<Time> AgentLoop::deadline() const {
   std::optional<Time> first = earlier(lease_.end(), socket_->deadline());
+  first = earlier(first, proof_.deadline());
   if (greeted_ && !suspended_) first = earlier(first, next_beat_);
   return attempt_ ? earlier(first, attempt_->deadline()) : first;
 }
@@ -159,6 +162,15 @@ void AgentLoop::dispatch(const Ready& ready) {
     case Source::input:
       if (attempt_) attempt_->input_ready(serial);
       break;
+    case Source::proof_listener:
+      proof_.accept_waiting(now());
+      break;
+    case Source::proof_caller:
+      proof_.caller_ready(serial);
+      break;
+    case Source::proof_call:
+      proof_.call_ready(serial);
+      break;
   }
 }
 
@@ -182,6 +194,9 @@ void AgentLoop::take_messages() {
 void AgentLoop::act(Time now) {
   if (link_.ended() && parting_ == Parting::none) part(Parting::launcher_gone, failure_grace_);
   socket_->expire(now);
+  proof_.expire(now);
+  const Dialled dialled = proof_.take_results();
+  if (!dialled.results.empty()) link_.send(dialled);
   for (const std::string& notice : socket_->take_notices()) link_.send(AgentNotice{notice});
   if (attempt_) {
     attempt_->act(now);
@@ -246,13 +261,25 @@ void AgentLoop::handle(const LauncherHello& message) {
   host_name_ = message.host_name;
   failure_grace_ = bounded(message.failure_grace_ns);
   lease_.set_silence(message.silence_ns);
-  link_.send(AgentHello{kProtocol, facts_.hostname, facts_.boot_id, facts_.cores, facts_.gpus,
-                        port_->number()});
+  link_.send(AgentHello{kProtocol, facts_.hostname, facts_.boot_id, facts_.network, facts_.cores,
+                        facts_.gpus, port_->number()});
 }
 
 void AgentLoop::handle(const Echo& message) {
   lease_.echoed(message.agent_time, now());
   send_lease(seat_, lease_.end());
+}
+
+void AgentLoop::handle(const OpenProof& message) {
+  link_.send(proof_.open(message));
+}
+
+void AgentLoop::handle(const DialPeers& message) {
+  proof_.dial(message, now());
+}
+
+void AgentLoop::handle(const CloseProof&) {
+  proof_.close();
 }
 
 void AgentLoop::handle(StartAttempt& message) {
@@ -271,6 +298,7 @@ void AgentLoop::handle(StartAttempt& message) {
   around.host_name = host_name_;
   around.cores = facts_.cores;
   around.gpus = facts_.gpus;
+  if (!message.data_card.empty()) around.cards = card_names();
   around.workdir = absolute(message.workdir);
   around.agent_socket = seat_.folder.path + "/agent";
   around.login = own_environment();

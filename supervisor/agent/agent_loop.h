@@ -11,6 +11,7 @@
 
 #include "base/message.h"
 #include "base/poller.h"
+#include "supervisor/agent/address_proof.h"
 #include "supervisor/agent/attempt.h"
 #include "supervisor/agent/facts.h"
 #include "supervisor/agent/keeper.h"
@@ -40,6 +41,9 @@ class AgentLoop {
   // One alternative of ToAgent each.
   void handle(const LauncherHello& message);
   void handle(const Echo& message);
+  void handle(const OpenProof& message);
+  void handle(const DialPeers& message);
+  void handle(const CloseProof& message);
   void handle(StartAttempt& message);
   void handle(const StopAttempt& message);
   void handle(const Credit& message);
@@ -84,6 +88,7 @@ class AgentLoop {
   Poller poller_;
   LauncherLink link_;
   Lease lease_;
+  AddressProof proof_;
   std::optional<WorkerSocket> socket_;
   std::optional<TaskThread> tasks_;
   std::optional<ReservedPort> port_;

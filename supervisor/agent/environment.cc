@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/variables.h"
+#include "supervisor/agent/own_addresses.h"
 
 namespace hvd {
 
@@ -142,6 +143,14 @@ void add_system(Environment& out, const StartAttempt& start, const Place& place,
   add_gpu(out, place, around.gpus);
 }
 
+// The card that was proven to reach the other hosts. Who set one of these knows better.
+void add_card(Environment& out, const StartAttempt& start, const WorkerSurroundings& around) {
+  if (start.data_card.empty()) return;
+  out.emplace("NCCL_SOCKET_IFNAME", nccl_card(start.data_card, around.cards));
+  out.emplace("GLOO_SOCKET_IFNAME", start.data_card);
+  out.emplace("HOROVOD_GLOO_IFACE", start.data_card);
+}
+
 }  // namespace
 
 std::vector<std::string> compose_environment(const StartAttempt& start, const Place& place,
@@ -154,6 +163,7 @@ std::vector<std::string> compose_environment(const StartAttempt& start, const Pl
   add_torch(out, start, place, around);
   add_horovod(out, start, place, around);
   add_system(out, start, place, around);
+  add_card(out, start, around);
   std::vector<std::string> words;
   words.reserve(out.size());
   for (const auto& [name, value] : out) words.push_back(name + "=" + value);

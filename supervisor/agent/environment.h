@@ -21,6 +21,7 @@ namespace hvd {
 struct WorkerSurroundings {
   std::string job, host_name;
   uint32_t cores = 1, gpus = 0;
+  std::vector<std::string> cards;  // names of all network cards, if a data card is given
   std::string workdir;             // absolute
   std::string agent_socket;        // path
   std::string notify_socket;       // path; empty: none

@@ -1,5 +1,6 @@
 #include "supervisor/agent/facts.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -25,7 +26,14 @@ std::string own_hostname() {
 }
 
 HostFacts read_facts() {
-  return {own_hostname(), read_boot_id(), count_cores(), count_gpus()};
+  HostFacts facts;
+  facts.hostname = own_hostname();
+  facts.boot_id = read_boot_id();
+  struct stat st;
+  if (stat("/proc/self/ns/net", &st) == 0) facts.network = st.st_ino;
+  facts.cores = count_cores();
+  facts.gpus = count_gpus();
+  return facts;
 }
 
 }  // namespace hvd

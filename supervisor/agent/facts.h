@@ -8,9 +8,10 @@ namespace hvd {
 
 struct HostFacts {
   std::string hostname;
-  std::string boot_id;  // changes with every boot of the machine
-  uint32_t cores = 1;   // that this process may run on
-  uint32_t gpus = 0;    // NVIDIA devices with a device file
+  std::string boot_id;   // changes with every boot of the machine
+  uint64_t network = 0;  // inode of the network namespace
+  uint32_t cores = 1;    // that this process may run on
+  uint32_t gpus = 0;     // NVIDIA devices with a device file
 };
 
 std::string own_hostname();

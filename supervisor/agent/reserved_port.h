@@ -16,6 +16,8 @@ class ReservedPort {
   static Result<ReservedPort> take();
 
   uint16_t number() const { return number_; }
+  // Gives the socket away, to listen on it.
+  Fd take_socket() { return std::move(socket_); }
 
  private:
   Fd socket_;

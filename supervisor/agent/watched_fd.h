@@ -20,7 +20,10 @@ enum class Source : uint8_t {
   notify,
   out,
   err,
-  input
+  input,
+  proof_listener,
+  proof_caller,
+  proof_call
 };
 
 constexpr uint64_t poll_name(Source source, uint64_t serial = 0) {

@@ -26,7 +26,7 @@ std::string fresh_job() {
 AgentProcess::AgentProcess(AgentSetup setup) : setup_(std::move(setup)) {
   SpawnSpec spec;
   spec.program = HVD_TEST_AGENT;
-  spec.argv = {"hvdlaunch", "--job", setup_.job, "--host", "0"};
+  spec.argv = {"hvdlaunch", "--job", setup_.job, "--host", std::to_string(setup_.host)};
   spec.environment = setup_.environment;
   Pipe err = std::move(*make_pipe());
   spec.err = err.write.get();

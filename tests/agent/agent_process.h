@@ -25,6 +25,7 @@ std::string fresh_job();
 
 struct AgentSetup {
   std::string job = fresh_job();
+  uint32_t host = 0;  // its number in the job
   Duration silence = 10s;
   Duration failure_grace = 1s;
   bool pipes = false;  // instead of one socket pair

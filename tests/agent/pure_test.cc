@@ -84,6 +84,27 @@ TEST_CASE("a worker is told its place in every family") {
   CHECK(c.get("PWD") == "/data");
 }
 
+TEST_CASE("c3: the proven card is told to NCCL, gloo and Horovod, unless the user named another") {
+  Case c;
+  for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"}) {
+    CHECK_FALSE(c.has(name));
+  }
+  c.start.data_card = "eth1";
+  c.around.cards = {"lo", "eth0", "eth1"};
+  for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"}) {
+    CHECK(c.get(name) == "eth1");
+  }
+  // NCCL would take this name for the beginning of both.
+  c.around.cards.emplace_back("eth10");
+  CHECK(c.get("NCCL_SOCKET_IFNAME") == "=eth1");
+  CHECK(c.get("GLOO_SOCKET_IFNAME") == "eth1");
+  c.start.forwarded = {{"NCCL_SOCKET_IFNAME", "^docker"}};
+  c.start.set = {{"GLOO_SOCKET_IFNAME", "ib0"}, {"HOROVOD_GLOO_IFACE", ""}};
+  CHECK(c.get("NCCL_SOCKET_IFNAME") == "^docker");
+  CHECK(c.get("GLOO_SOCKET_IFNAME") == "ib0");
+  CHECK(c.get("HOROVOD_GLOO_IFACE").empty());
+}
+
 TEST_CASE("resume variables are there only when there is something to resume") {
   Case c;
   CHECK_FALSE(c.has("HVD_RESUME_FROM"));

@@ -1,8 +1,9 @@
 // A worker for tests of the agent: performs its arguments one after the other and prints what
 // happened, one line each.
 //
-//   join   join-attempt N   step N   shrink   exchange ROUND BLOB   saved STEP   abort CODE
-//   finalize await-failure   garbage   eof   notify TEXT   listen   say TEXT   wait   exit CODE
+//   join   join-attempt N   step N   shrink   exchange ROUND BLOB   exchange-all   saved STEP abort
+//   CODE finalize await-failure   garbage   eof   notify TEXT   listen   say TEXT   wait   exit
+//   CODE
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -76,6 +77,18 @@ class TestWorker {
       line += " " + one;
     }
     say(line);
+  }
+
+  // Says only how many ranks gave a blob of their own.
+  void exchange_all() {
+    send(ExchangeBlob{0, 0, 0, "of " + variable("HVD_RANK")});
+    const auto result = receive<ExchangeResult>();
+    const std::vector<std::string> blobs = result ? result->blobs : std::vector<std::string>{};
+    size_t right = 0;
+    for (size_t rank = 0; rank < blobs.size(); ++rank) {
+      right += blobs[rank] == "of " + std::to_string(rank) ? 1 : 0;
+    }
+    say("all " + std::to_string(right) + " there");
   }
 
   // Sends and does not wait for the result.
@@ -174,6 +187,7 @@ int main(int argc, char** argv) {
       const auto round = static_cast<uint32_t>(next_number(i));
       worker.exchange(round, next(i) + variable("HVD_RANK"));
     }
+    if (verb == "exchange-all") worker.exchange_all();
     if (verb == "blob") worker.blob(next_number(i));
     if (verb == "await-usr1") sigwaitinfo(&usr1, nullptr);
     if (verb == "saved") {

@@ -308,10 +308,10 @@ class Supervised:
 
 
 class InLab:
-    """A command on the lab's head, with the interface of Supervised."""
+    """A command on a lab host, with the interface of Supervised."""
 
-    def __init__(self, lab, command, **options):
-        self._popen = lab.popen("head", *command, start_new_session=True, **options)
+    def __init__(self, lab, host, command, **options):
+        self._popen = lab.popen(host, *command, start_new_session=True, **options)
 
     def poll(self):
         code = self._popen.poll()
@@ -528,10 +528,11 @@ class LabCase(Case):
             f.write(text)
         return "/root/hosts.toml"
 
-    def start(self, *args, env=None, cwd="/root", wrap=(), **options):
+    def start(self, *args, env=None, cwd="/root", host="head", wrap=(), **options):
+        """Starts hvdlaunch on a host of the lab, by way of the words of `wrap`."""
         folder = tempfile.mkdtemp(prefix="launch-", dir=self.dir)
         with _outputs(folder) as (out, err):
-            command = InLab(self.lab, [*wrap, HVDLAUNCH, *args], env=env, cwd=cwd,
+            command = InLab(self.lab, host, [*wrap, HVDLAUNCH, *args], env=env, cwd=cwd,
                             **dict(stdout=out, stderr=err) | options)
         run = Run(command, folder, self._pids_on)
         self.runs.append(run)

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <functional>
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -36,9 +37,11 @@ class Scene {
   void say(uint32_t host, FromAgent m) { event(AgentSaid{host, std::move(m)}); }
   void up(uint32_t host) {
     AgentHello hello;
+    hello.boot_id = one_machine ? "boot" : job.hosts[host].name;
     hello.reserved_port = 1000 + host;
-    event(HostUp{host, hello, "10.0.0." + std::to_string(host + 1), "10.0.0.99"});
+    event(HostUp{host, hello, own_address(host), "10.0.0.99"});
   }
+  static std::string own_address(uint32_t host) { return "10.0.0." + std::to_string(host + 1); }
   void down(uint32_t host, HostEnd end) {
     event(HostDown{host, end, job.hosts[host].name + " is down"});
   }
@@ -94,6 +97,15 @@ class Scene {
     for (const Action& action : all) n += std::holds_alternative<A>(action) ? 1 : 0;
     return n;
   }
+  template <class M>
+  uint32_t count_sent() const {
+    uint32_t n = 0;
+    for (const Action& action : all) {
+      const auto* send = std::get_if<Send>(&action);
+      n += send != nullptr && std::holds_alternative<M>(send->message) ? 1 : 0;
+    }
+    return n;
+  }
   const Finish* finish() const {
     for (const Action& action : all) {
       if (const auto* f = std::get_if<Finish>(&action)) return f;
@@ -119,6 +131,13 @@ class Scene {
   std::set<uint32_t> blind;  // hosts that do not see the shared folder
   std::vector<uint64_t> pruned;
   bool answers_stop = true;
+  bool one_machine = false;
+  // What hosts have beside 10.0.0.N on eth0, and what becomes of dials; all are reached by default.
+  std::map<uint32_t, std::vector<HostAddress>> more_addresses;
+  std::function<DialEnd(uint32_t from, uint32_t to, const std::string& address)> dial;
+  bool answers_proof = true;
+  std::set<uint32_t> no_address;  // hosts that have none
+  std::vector<std::pair<uint32_t, uint32_t>> dialled;
 
  private:
   void take(Actions actions) {
@@ -135,6 +154,25 @@ class Scene {
   void answer_one(uint32_t, const M&) {}
   void answer_one(uint32_t host, const StopAttempt& m) {
     if (answers_stop) say(host, AttemptStopped{m.attempt, 2000 + host});
+  }
+  void answer_one(uint32_t host, const OpenProof& m) {
+    if (!answers_proof) return;
+    ProofOpened opened{m.request, 4000 + host, {}, ""};
+    if (no_address.count(host) == 0) opened.addresses = {{"eth0", own_address(host), 24}};
+    for (const HostAddress& one : more_addresses[host]) opened.addresses.push_back(one);
+    say(host, opened);
+  }
+  void answer_one(uint32_t host, const DialPeers& m) {
+    Dialled answer{m.round, {}};
+    for (const DialTarget& target : m.targets) {
+      CHECK(target.port == 4000 + target.host);
+      dialled.emplace_back(host, target.host);
+      for (uint32_t i = 0; i < target.addresses.size(); ++i) {
+        const DialEnd end = dial ? dial(host, target.host, target.addresses[i]) : DialEnd::reached;
+        if (end != DialEnd::pending) answer.results.push_back({target.host, i, end, 0});
+      }
+    }
+    say(host, answer);
   }
   void answer_one(uint32_t host, const ProbeDirectory& m) {
     say(host, DirectoryProbed{m.request, blind.count(host) == 0, ""});
@@ -914,4 +952,255 @@ TEST_CASE("whatever happens in whatever order, the policy keeps its promises") {
       }
     }
   }
+}
+
+// ---- addresses ----
+
+TEST_CASE("ranks of several machines start at proven addresses, those of one at once") {
+  Scene scene(3);
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.answer();
+  CHECK(scene.starts.empty());
+  CHECK(scene.dialled.empty());  // not before all are there
+  scene.up(2);
+  scene.answer();
+  CHECK(scene.dialled.size() == 6);
+  CHECK(scene.count_sent<OpenProof>() == 3);
+  CHECK(scene.count_sent<CloseProof>() == 3);
+  REQUIRE(scene.starts.size() == 3);
+  CHECK(scene.starts[2].data_address == "10.0.0.3");
+  CHECK(scene.starts[2].data_card == "eth0");
+  CHECK(scene.starts[2].master_address == "10.0.0.1");
+
+  for (const uint32_t hosts : {1u, 3u}) {
+    Scene one(hosts);
+    one.one_machine = true;
+    one.start();
+    for (uint32_t host = 0; host < hosts; ++host) one.up(host);
+    one.answer();
+    REQUIRE(one.starts.size() == hosts);
+    CHECK(one.count_sent<OpenProof>() == 0);
+    CHECK(one.starts[0].data_address == "127.0.0.1");
+    CHECK(one.starts[0].master_address == "127.0.0.1");
+    CHECK(one.starts[0].data_card.empty());
+  }
+}
+
+TEST_CASE("c2: an address that leads to another machine is not used, whatever is preferred") {
+  Scene scene(2);
+  for (uint32_t host = 0; host < 2; ++host) {
+    scene.more_addresses[host] = {{"docker0", "172.17.0.1", 16},
+                                  {"data0", "10.9.0." + std::to_string(host + 1), 24}};
+  }
+  scene.dial = [](uint32_t, uint32_t, const std::string& address) {
+    if (address == "172.17.0.1") return DialEnd::stranger;
+    return address.starts_with("10.0.0.") ? DialEnd::refused : DialEnd::reached;
+  };
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 2);
+  CHECK(scene.starts[0].data_address == "10.9.0.1");
+  CHECK(scene.starts[1].data_address == "10.9.0.2");
+  CHECK(scene.starts[1].data_card == "data0");
+}
+
+TEST_CASE("c3: a card that leads nowhere holds up nothing") {
+  Scene scene(2);
+  scene.more_addresses[1] = {{"veth9", "10.99.0.2", 24}};
+  scene.dial = [](uint32_t, uint32_t, const std::string& address) {
+    return address == "10.99.0.2" ? DialEnd::pending : DialEnd::reached;
+  };
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.answer();
+  CHECK(scene.starts.size() == 2);
+
+  // Where the better way may still come, it gets a moment.
+  Scene slow(2);
+  slow.more_addresses[1] = {{"veth9", "10.99.0.2", 24}};
+  slow.dial = [](uint32_t, uint32_t, const std::string& address) {
+    return address == "10.0.0.2" ? DialEnd::pending : DialEnd::reached;
+  };
+  slow.start();
+  slow.up(0);
+  slow.up(1);
+  slow.answer();
+  CHECK(slow.starts.empty());
+  slow.pass(100ms);
+  slow.answer();
+  REQUIRE(slow.starts.size() == 2);
+  CHECK(slow.starts[1].data_address == "10.99.0.2");
+}
+
+TEST_CASE("c10: hosts that do not reach each other end the first attempt with a table") {
+  Scene scene(2);
+  scene.dial = [](uint32_t, uint32_t to, const std::string&) {
+    return to == 1 ? DialEnd::no_answer : DialEnd::reached;
+  };
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.answer();
+  CHECK(scene.starts.empty());
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 69);
+  CHECK(scene.said_text("h1 -> h2 at 10.0.0.2:4001 (eth0): no answer within 5 s"));
+}
+
+TEST_CASE("a host without any address of use is named") {
+  Scene scene(2);
+  scene.no_address.insert(1);
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 69);
+  CHECK(scene.said_text("h2 has no address that another host could dial"));
+}
+
+TEST_CASE("a host lost while addresses are proven is tried as one that was never there") {
+  Scene scene(2);
+  scene.answers_proof = false;
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.answer();
+  scene.down(1, HostEnd::lost);
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 69);
+  CHECK(scene.said_text("h2 is down"));
+
+  Scene spare(2, 1);
+  spare.dial = [](uint32_t, uint32_t to, const std::string&) {
+    return to == 1 ? DialEnd::pending : DialEnd::reached;
+  };
+  spare.start();
+  for (uint32_t host = 0; host < 3; ++host) spare.up(host);
+  spare.answer();
+  CHECK(spare.starts.empty());
+  spare.down(1, HostEnd::silent);
+  spare.answer();
+  REQUIRE(spare.starts.size() == 2);
+  CHECK(spare.starts[1].data_address == "10.0.0.3");
+}
+
+TEST_CASE("a stop that is asked for while addresses are proven ends the job") {
+  Scene scene(2);
+  scene.dial = [](uint32_t, uint32_t, const std::string&) { return DialEnd::pending; };
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.answer();
+  scene.event(StopRequested{SIGINT});
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 130);
+  CHECK(scene.starts.empty());
+}
+
+TEST_CASE(
+    "an agent that says nothing about its addresses, or its dials, is waited for to a limit") {
+  Scene mute(2);
+  mute.answers_proof = false;
+  mute.start();
+  mute.up(0);
+  mute.up(1);
+  mute.answer();
+  mute.pass(20s);
+  REQUIRE(mute.finish() != nullptr);
+  CHECK(mute.finish()->code == 69);
+  CHECK(mute.said_text("h2: its agent did not tell its addresses within 15 s"));
+
+  Scene busy(2);
+  busy.dial = [](uint32_t, uint32_t, const std::string&) { return DialEnd::pending; };
+  busy.start();
+  busy.up(0);
+  busy.up(1);
+  busy.answer();
+  busy.pass(20s);
+  REQUIRE(busy.finish() != nullptr);
+  CHECK(busy.finish()->code == 69);
+  CHECK(busy.said_text("h1 -> h2 at 10.0.0.2:4001 (eth0): its agent did not say"));
+}
+
+TEST_CASE("what was proven holds until a host is replaced, whose own pairs are proven then") {
+  Scene scene = running(3, 1);
+  CHECK(scene.dialled.size() == 6);
+  scene.save(10);
+  scene.ended(1, 0, SIGKILL);
+  scene.answer();
+  CHECK(scene.starts.size() == 6);
+  CHECK(scene.dialled.size() == 6);
+  scene.dialled.clear();
+  scene.save(20);
+  scene.down(1, HostEnd::silent);
+  scene.answer();
+  scene.pass(61s);
+  scene.answer();
+  CHECK(scene.starts.size() == 9);
+  CHECK(scene.dialled.size() == 4);
+  for (const auto& [from, to] : scene.dialled) CHECK((from == 3 || to == 3));
+  CHECK(scene.starts.back().data_address != "10.0.0.2");
+  // One that has other addresses by now proves them anew.
+  scene.dialled.clear();
+  scene.more_addresses[0] = {{"eth1", "10.1.0.1", 24}};
+  scene.save(30);
+  scene.up(1);
+  scene.down(2, HostEnd::lost);
+  scene.answer();
+  scene.pass(61s);
+  scene.answer();
+  scene.up(2);
+  scene.answer();
+  CHECK(scene.starts.size() == 12);
+  CHECK(scene.dialled.size() == 5);
+}
+
+TEST_CASE("a network that is cut between attempts is waited for until the start deadline") {
+  Scene scene = running(2, 1);
+  scene.save(10);
+  scene.dial = [](uint32_t, uint32_t, const std::string&) { return DialEnd::refused; };
+  scene.down(1, HostEnd::silent);
+  scene.answer();
+  CHECK(scene.starts.size() == 2);
+  CHECK(scene.finish() == nullptr);
+  scene.dial = nullptr;
+  scene.pass(1s);
+  scene.answer();
+  CHECK(scene.starts.size() == 4);
+
+  scene.save(20);
+  scene.job.max_restarts = 5;
+  scene.up(1);
+  scene.dial = [](uint32_t, uint32_t, const std::string&) { return DialEnd::refused; };
+  scene.down(2, HostEnd::lost);
+  scene.answer();
+  scene.up(2);
+  for (int i = 0; i < 100 && scene.finish() == nullptr; ++i) {
+    scene.answer();
+    scene.pass(1s);
+  }
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+}
+
+TEST_CASE("frames of a hostile agent about addresses change nothing") {
+  Scene scene(2);
+  scene.start();
+  scene.up(0);
+  scene.up(1);
+  scene.say(1, ProofOpened{999, 1, {{"eth0", "10.6.6.6", 8}}, "none asked"});
+  scene.say(1, Dialled{0, {{0, 0, DialEnd::refused, 0}}});
+  scene.say(1, Dialled{1, {{77, 99, DialEnd::refused, 0}, {0, 99, DialEnd::reached, 0}}});
+  scene.answer();
+  REQUIRE(scene.starts.size() == 2);
+  scene.say(1, Dialled{1, {{0, 0, DialEnd::refused, 0}}});
+  scene.say(1, ProofOpened{1, 1, {}, "late"});
+  CHECK(scene.starts[1].data_address == "10.0.0.2");
+  CHECK(scene.finish() == nullptr);
 }
