@@ -1,4 +1,5 @@
 // hvdlaunch: the front door. Reads the command line, makes the job whole, and hands it on.
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -138,6 +139,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   // The per-host process has no use for what a command line depends on.
   if (!words.empty() && words[0] == "agent") {
+    // It may have been started by the number of a descriptor.
+    prctl(PR_SET_NAME, "hvdlaunch");
     words.erase(words.begin());
     return hvd::agent_main(words);
   }

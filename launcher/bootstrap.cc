@@ -18,28 +18,47 @@ constexpr std::string_view kError = "hvdlaunch-agent-error ";
 constexpr size_t kMostNoise = 64u << 10;
 
 // What runs on the far side, by sh. Between single quotes for any login shell, so it has no single
-// quote, backslash, exclamation mark or newline. A new binary is run once before it takes its
-// place: a file system without execution or a C library too old is told from here.
+// quote, backslash, exclamation mark or newline.
+//
+// f finds the folders that may hold the cache, in order. A cached binary runs if folder and file
+// are ours alone and it is the very file that was verified: ok.* beside it names inode, change time
+// and length, which nobody changes unseen. It is looked at and run through one descriptor, so that
+// another file put in its place meanwhile is not what runs.
+//
+// p says why a folder is no good (nothing if it is): not ours, not writable, full, or on a file
+// system without execution, which an empty program tells.
 constexpr std::string_view kScript =
     "umask 077; set -f; B=@BUILD@; "
-    "d=${XDG_CACHE_HOME:-$HOME/.cache}/hvdlaunch; b=$d/$B/hvdlaunch; "
-    "if test -x \"$b\" && test -O \"$b\"; then exec \"$b\" agent @ARGS@; fi; "
+    "f() { case $1 in "
+    "1) d=${XDG_CACHE_HOME:-$HOME/.cache}/hvdlaunch;; "
+    "2) d=${TMPDIR:-/var/tmp}/hvdlaunch-$(id -u);; "
+    "*) d=${XDG_RUNTIME_DIR:-/tmp}/hvdlaunch-$(id -u);; esac; D=$d/$B; b=$D/hvdlaunch; }; "
+    "o() { test -O \"$1\" && if test -h \"$1\"; then false; fi; }; "
+    "v() { stat -L -c %i.%Z.%s /proc/self/fd/9 2>/dev/null || echo unknown; }; "
+    "for i in 1 2 3; do f $i; if o \"$d\" && o \"$D\" && o \"$b\" && test -x \"$b\"; then "
+    "exec 9<\"$b\"; test -f \"$D/ok.$(v)\" && exec /proc/self/fd/9 agent @ARGS@; fi; done; "
     "e() { echo; echo hvdlaunch-agent-error $*; exit 1; }; "
     "x=$(getconf GNU_LIBC_VERSION 2>/dev/null) || x=$(ldd --version 2>&1 | head -n 1); "
     "echo; echo hvdlaunch-agent-need $(uname -m) ${x:-unknown}; "
     "read -r n h || exit 1; "
-    "m=$(mkdir -p \"$d/$B\" 2>&1 && chmod 700 \"$d\" \"$d/$B\" 2>&1) || e $m; "
-    "t=$(mktemp \"$d/$B/new.XXXXXX\" 2>&1) || e $t; "
+    "p() { mkdir -p \"$D\" 2>&1 || return; "
+    "o \"$d\" && o \"$D\" || { echo $D is not ours; return; }; "
+    "chmod 700 \"$d\" \"$D\" 2>&1 || return; "
+    "p=$(mktemp \"$D/try.XXXXXX\" 2>&1) || { echo $p; return; }; "
+    "{ chmod 700 \"$p\" && \"$p\" && head -c $n /dev/zero >\"$p\"; } 2>&1; rm -f \"$p\"; }; "
+    "w=; for i in 1 2 3 4; do test $i = 4 && e $w; f $i; m=$(p); test -z \"$m\" && break; "
+    "w=\"$w${w:+; }$m\"; done; "
+    "t=$(mktemp \"$D/new.XXXXXX\" 2>&1) || e $t; "
     "c() { rm -f \"$t\"; }; trap c 0; trap \"exit 1\" 1 2 13 15; "
     "m=$( { head -c $n >\"$t\"; } 2>&1) || e $t: $m; "
-    "s=$(sha256sum <\"$t\" 2>&1) || e sha256sum: $s; "
+    "exec 9<\"$t\"; s=$(sha256sum <&9 2>&1) || e sha256sum: $s; "
     "test \"${s%% *}\" = \"$h\" || e $t arrived damaged; "
     "m=$(chmod 700 \"$t\" 2>&1) || e $m; "
-    "m=$(\"$t\" --version 2>&1 </dev/null) || e it cannot be run there: $m; "
-    "m=$(mv -f \"$t\" \"$b\" 2>&1) || e $m; "
+    "m=$(/proc/self/fd/9 --version 2>&1 </dev/null) || e it cannot be run there: $m; "
+    "m=$(mv -f \"$t\" \"$b\" 2>&1) || e $m; : >\"$D/ok.$(v)\"; "
     "i=0; for f in $(ls -t \"$d\"); do i=$((i+1)); "
     "if test $i -gt 3 && test -f \"$d/$f/hvdlaunch\"; then rm -rf \"$d/$f\"; fi; done; "
-    "exec \"$b\" agent @ARGS@";
+    "exec /proc/self/fd/9 agent @ARGS@";
 
 void replace_all(std::string& text, std::string_view what, const std::string& by) {
   for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + by.size())) {

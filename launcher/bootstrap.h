@@ -1,9 +1,11 @@
 // From a fresh login to a running agent of this very build: runs the cached binary, or pushes this
 // one over the same connection. Pure: bytes in, bytes out.
 //
-// The command looks into the far host's cache, ${XDG_CACHE_HOME:-~/.cache}/hvdlaunch/BUILD/. If
-// this build is there, it runs and prints kAgentGreeting. If not, the far side says so and takes
-// it:
+// The command looks into the far host's cache, ${XDG_CACHE_HOME:-~/.cache}/hvdlaunch/BUILD/, or
+// where that cannot be used (read-only, full, without execution)
+// ${TMPDIR:-/var/tmp}/hvdlaunch-UID/BUILD/ or ${XDG_RUNTIME_DIR:-/tmp}/hvdlaunch-UID/BUILD/. If
+// this build is there as it was verified, it runs and prints kAgentGreeting. If not, the far side
+// says so and takes it:
 //
 //   far side   hvdlaunch-agent-need ARCHITECTURE LIBC     as uname -m and getconf tell them
 //   launcher   SIZE SHA256 newline, then SIZE bytes

@@ -125,7 +125,7 @@ class SshTest(LabCase):
         cache = f"{self.lab.state}/hosts/h1/root/.cache/hvdlaunch"
         subprocess.run(["rm", "-rf", cache], check=True)
         self.assert_code(self.launch("-np", "1", "-H", "h1:1", "true"), 0)
-        pushed = [os.path.join(f, n) for f, _, names in os.walk(cache) for n in names]
+        pushed = [os.path.join(f, n) for f, _, names in os.walk(cache) for n in names if n == "hvdlaunch"]
         self.assertEqual(len(pushed), 1, pushed)
         with open(pushed[0], "rb") as a, open(HVDLAUNCH, "rb") as b:
             self.assertEqual(a.read(), b.read())
