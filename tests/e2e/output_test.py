@@ -90,6 +90,21 @@ class PageTest(Case):
             with open(f"{folder}/attempt-1/rank-{first}@localhost.err") as f:
                 self.assertEqual(f.read().splitlines(), whole)
 
+    def test_e3_a_slow_reader_gets_the_last_lines_too(self):
+        # More than the launcher takes unread, less than what then stays in the rank's pipe.
+        script = "import os\nos.write(2, b''.join(b'line %05d\\n' % n for n in range(98000))); os._exit(3)"
+        read, write = os.pipe()
+        run = self.start("-np", "1", PYTHON, "-c", script, stderr=write)
+        os.close(write)
+        run.wait_for_workers(1)
+        wait_for(lambda: not run.workers(), 20, "the rank to end")
+        time.sleep(0.5)  # in which nothing may be told
+        with os.fdopen(read, "r") as reader:
+            text = reader.read()
+        self.assert_code(run.wait(), 3)
+        self.assertEqual(lines_of(text, 0), [f"line {n:05}" for n in range(98000)])
+        self.assertLess(text.index("line 97999"), text.index("exit code 3, from rank 0"))
+
     def test_e4_the_prefix_names_rank_and_host(self):
         hosts = ("--transport", "local", "-H", "one:2,two:2")
         script = "echo I am $HVD_RANK of $HVD_HOST"
