@@ -133,7 +133,7 @@ void RankOutput::end_host(uint32_t host) {
   }
 }
 
-void RankOutput::tell(std::string lines) {
+void RankOutput::tell(const std::string& lines) {
   std::string text;
   page(Stream::err).close_line(text);
   screen_.print(Stream::err, text + lines);

@@ -41,7 +41,7 @@ class RankOutput {
   void drop_all() { streams_.clear(); }
 
   // Whole lines of ours, to standard error.
-  void tell(std::string lines);
+  void tell(const std::string& lines);
 
   // Shows what has waited long enough for its end, or for other ranks to say the same.
   void act(Time now);
