@@ -13,6 +13,7 @@ from common import Report
 from harness import HVDLAUNCH, descendants, is_agent, wait_for
 
 RANKS = int(os.environ.get("BENCH_RANKS", "1000"))
+SETTLE_SECONDS = 10  # an agent looks at its new ranks for a while
 IDLE_SECONDS = 10
 
 
@@ -37,7 +38,7 @@ def main():
         keeper = next(p.pid for p in descendants(job.pid) if is_agent(p) and p.ppid == job.pid)
         agent = next(p.pid for p in descendants(job.pid) if is_agent(p) and p.ppid == keeper)
         parts = {"launcher": job.pid, "agent": agent, "keeper": keeper}
-        time.sleep(1)
+        time.sleep(SETTLE_SECONDS)
         before = {name: cpu_seconds(pid) for name, pid in parts.items()}
         time.sleep(IDLE_SECONDS)
         report.title(f"{RANKS} ranks of sleep on this machine")
