@@ -174,6 +174,23 @@ TEST_CASE("many channels at once, none leaves a descriptor behind") {
   CHECK(open_descriptors() == before);
 }
 
+TEST_CASE("b11: an sshd that drops logins at random gets all of them in the end") {
+  SshServer::Options options;
+  options.extra = "MaxStartups 3:90:5\n";
+  const SshServer server(options);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::unique_ptr<Driver>> drivers;
+    for (int i = 0; i < 16; ++i) {
+      drivers.push_back(std::make_unique<Driver>(server.target("exec cat")));
+    }
+    for (const auto& driver : drivers) {
+      const bool open = driver->until_open();
+      INFO(driver->channel().reason());
+      CHECK(open);
+    }
+  }
+}
+
 TEST_CASE("a channel given up while dialling leaves nothing behind") {
   const size_t before = open_descriptors();
   {

@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "launcher/openssh.h"
+
 using namespace hvd;
 
 namespace {
@@ -41,6 +45,25 @@ TEST_CASE("a command is cut at blanks, quotes keep them") {
   CHECK(words("a '' \"\"") == Words{"a", "", ""});
   CHECK(words(R"(a\ b "c\"d" 'e\' f\\g)") == Words{"a b", "c\"d", "e\\", "f\\g"});
   CHECK(words("a $HOME `id` ;|&<>*~") == Words{"a", "$HOME", "`id`", ";|&<>*~"});
+}
+
+TEST_CASE("no name reaches ssh as an option") {
+  SshTarget target;
+  target.address = "-oProxyCommand=evil";
+  target.user = "-oLocalCommand=evil";
+  target.identity = "-oOther=evil";
+  target.command = "-oThird=evil";
+  const Words argv = openssh_argv(target);
+  const auto value_of = [&](const char* option) {
+    return *(std::find(argv.begin(), argv.end(), option) + 1);
+  };
+  // The value of an option is none itself; what follows `--` is none either.
+  CHECK(value_of("-l") == target.user);
+  CHECK(value_of("-i") == target.identity);
+  CHECK(Words(argv.end() - 3, argv.end()) == Words{"--", target.address, target.command});
+  // Nothing asks, and nothing of the user's own setting weakens the check of host keys.
+  CHECK(std::find(argv.begin(), argv.end(), "BatchMode=yes") != argv.end());
+  CHECK(std::find(argv.begin(), argv.end(), "StrictHostKeyChecking=yes") != argv.end());
 }
 
 TEST_CASE("what is no command is said") {
