@@ -43,6 +43,9 @@ enum class Killer : uint8_t { unknown, agent, memory, other, kLast = other };
 
 enum class Stream : uint8_t { out, err, kLast = err };
 
+// Which cores a rank may use: all that its host has for the job, its share of them, or a NUMA node.
+enum class Binding : uint8_t { none, core, numa, kLast = numa };
+
 // How far one rank is: the step it last reported by hvd_heartbeat or X_HVD_STEP.
 struct RankStep {
   uint32_t rank = 0;
@@ -203,10 +206,14 @@ struct StartAttempt {
   uint32_t max_restarts = 0;
   std::vector<Place> places;      // this host's ranks, by local rank
   std::vector<std::string> argv;  // program and arguments
+  bool substitute = false;        // {rank} and the like in the arguments are replaced
   std::string workdir;            // empty: where the agent stands
-  Variables forwarded;            // the launcher's environment, filtered
-  Variables set;                  // then these, in order: the host's env, then -x
-  std::string data_address;       // this host's address for links between workers
+  Binding binding = Binding::none;
+  bool split_gpus = false;     // each rank sees its own part of the host's view; else all of it
+  uint32_t gpus_per_rank = 0;  // meaningful with split_gpus
+  Variables forwarded;         // the launcher's environment, filtered
+  Variables set;               // then these, in order: the host's env, then -x
+  std::string data_address;    // this host's address for links between workers
   std::string data_card;       // the network card that has it; empty: all ranks are on one machine
   std::string master_address;  // rank 0's
   uint32_t master_port = 0;
@@ -222,9 +229,10 @@ struct StartAttempt {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.size, m.host_rank, m.host_count, m.previous_size, m.max_restarts, m.places,
-      m.argv, m.workdir, m.forwarded, m.set, m.data_address, m.data_card, m.master_address,
-      m.master_port, m.secret, m.checkpoint_dir, m.checkpoint_every, m.resume_from, m.resume_step,
-      m.reached_step, m.restart_reason, m.credit, m.input, m.input_rank);
+      m.argv, m.substitute, m.workdir, m.binding, m.split_gpus, m.gpus_per_rank, m.forwarded, m.set,
+      m.data_address, m.data_card, m.master_address, m.master_port, m.secret, m.checkpoint_dir,
+      m.checkpoint_every, m.resume_from, m.resume_step, m.reached_step, m.restart_reason, m.credit,
+      m.input, m.input_rank);
   }
 };
 
@@ -402,7 +410,7 @@ struct AgentHello {
   std::string hostname, boot_id;
   uint64_t network = 0;  // inode of its network namespace
   uint32_t cores = 0;
-  uint32_t gpus = 0;
+  uint32_t gpus = 0;           // that a login of this host sees
   uint32_t reserved_port = 0;  // bound for the next attempt's MASTER_PORT, fresh per attempt
   template <class M, class V>
   static void visit(M& m, V& v) {

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -27,12 +28,14 @@ namespace hvd {
 
 namespace {
 
-enum class Stage { none, session, descriptors, workdir, exec };
+enum class Stage { none, session, processors, descriptors, workdir, exec };
 
 const char* describe(Stage stage) {
   switch (stage) {
     case Stage::session:
       return "cannot start a session for it";
+    case Stage::processors:
+      return "cannot bind it to its processors";
     case Stage::descriptors:
       return "cannot set up its descriptors";
     case Stage::workdir:
@@ -58,12 +61,36 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return list;
 }
 
+// A set as sched_setaffinity takes it.
+class ProcessorSet {
+ public:
+  explicit ProcessorSet(const std::vector<unsigned>& processors) {
+    const auto highest = std::max_element(processors.begin(), processors.end());
+    if (highest == processors.end()) return;
+    bits_.resize(*highest / kBits + 1);
+    for (const unsigned processor : processors) {
+      bits_[processor / kBits] |= 1ul << (processor % kBits);
+    }
+  }
+  // Binds the calling process; an empty set leaves it as it is.
+  bool bind() const {
+    return bits_.empty() ||
+           sched_setaffinity(0, bits_.size() * sizeof bits_[0],
+                             reinterpret_cast<const cpu_set_t*>(bits_.data())) == 0;
+  }
+
+ private:
+  static constexpr unsigned kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> bits_;
+};
+
 // The child's side between vfork and exec: system calls only.
 struct ChildSteps {
   const SpawnSpec& spec;
   char** argv;
   char** shell_argv;
   char** environment;
+  const ProcessorSet& processors;
   pid_t parent;
   volatile Report* report;
 
@@ -110,6 +137,7 @@ struct ChildSteps {
       if (getppid() != parent) _exit(kExitNotFound);
     }
     if (spec.new_session && setsid() < 0) fail(Stage::session);
+    if (!processors.bind()) fail(Stage::processors);
     if (!spec.workdir.empty() && chdir(spec.workdir.c_str()) != 0) fail(Stage::workdir);
     place_descriptors();
     if (spec.file_limit > 0) limit_files();
@@ -135,7 +163,8 @@ SpawnResult spawn(const SpawnSpec& spec) {
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
   volatile Report report{};
-  const ChildSteps steps{spec,     argv.data(), shell_argv.data(), environment.data(),
+  const ProcessorSet processors(spec.processors);
+  const ChildSteps steps{spec,     argv.data(), shell_argv.data(), environment.data(), processors,
                          getpid(), &report};
   const pid_t pid = vfork();
   if (pid == 0) steps.run();

@@ -19,6 +19,7 @@ struct SpawnSpec {
   std::vector<std::string> environment;  // NAME=VALUE
   std::string workdir;                   // empty: the parent's
   int in = -1, out = -1, err = -1;       // descriptors for 0, 1, 2; -1: /dev/null
+  std::vector<unsigned> processors;      // it may run on; empty: the parent's
   bool new_session = false;
   bool die_with_parent = false;  // KILL when the thread that spawned it ends
   uint64_t file_limit = 0;       // its soft limit on open files; 0: the parent's

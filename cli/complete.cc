@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
+#include "base/process.h"
 #include "base/variables.h"
+#include "launcher/host_choice.h"
 #include "launcher/host_spec.h"
 #include "launcher/open_channel.h"
 
@@ -56,7 +59,7 @@ Status check_same_machine(const Job& job, const Machine& machine) {
   return Ok{};
 }
 
-Status choose_hosts(Job& job, const Asked& asked, std::vector<Host> hosts, const Machine& machine) {
+Status settle_hosts(Job& job, const Asked& asked, std::vector<Host> hosts, const Machine& machine) {
   const bool own = job.hosts.size() == 1 && job.hosts[0].source == kThisMachine;
   if (!hosts.empty()) {
     job.hosts = std::move(hosts);
@@ -68,6 +71,9 @@ Status choose_hosts(Job& job, const Asked& asked, std::vector<Host> hosts, const
     if (own && (asked.size || asked.slots_per_host)) job.hosts = {this_host(asked, machine)};
     if (own) return Ok{};
   }
+  auto chosen = choose_hosts(std::move(job.hosts), asked.include, asked.exclude);
+  if (!chosen) return chosen.error();
+  job.hosts = std::move(*chosen);
   mark_local(job.hosts, machine);
   return check_no_duplicates(job.hosts);
 }
@@ -119,16 +125,18 @@ Status limit_slots(Host& host, const Asked& asked) {
   return Ok{};
 }
 
-Status choose_slots(Job& job, const Asked& asked, const Machine& machine) {
-  for (Host& host : job.hosts) {
+// Hosts whose slots only they can tell are added to `unsized`.
+Status choose_slots(Job& job, const Asked& asked, const Machine& machine,
+                    std::vector<uint32_t>& unsized) {
+  for (uint32_t index = 0; index < job.hosts.size(); ++index) {
+    Host& host = job.hosts[index];
     if (host.source != kThisMachine && asked.slots_per_host) {
       if (const Status status = limit_slots(host, asked); !status) return status;
     }
     if (!host.slots_auto) continue;
     if (!host.local && host.gpus.empty()) {
-      return Error{host.source + ": host " + in_quotes(host.name) +
-                   " has slots = \"auto\", which this version can find out for the launcher's own "
-                   "machine only: expected a number"};
+      unsized.push_back(index);
+      continue;
     }
     host.slots = host.gpus.empty() ? own_slots(machine) : static_cast<uint32_t>(host.gpus.size());
     host.slots_auto = false;
@@ -195,7 +203,9 @@ Status choose_variables(Job& job, const Asked& asked, const Surroundings& surrou
     set_variable(job.set, name, *value);
     job.set_by_name.push_back(name);
   }
-  for (const std::string& word : asked.variables) {
+  std::vector<std::string> words = asked.file_variables;
+  words.insert(words.end(), asked.variables.begin(), asked.variables.end());
+  for (const std::string& word : words) {
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
     std::erase(job.set_by_name, name);
@@ -213,6 +223,20 @@ Status choose_variables(Job& job, const Asked& asked, const Surroundings& surrou
   return Ok{};
 }
 
+// A program of the active Python environment is meant by its path: a host that lacks it must say so
+// and not run another one of that name.
+void pin_program(Job& job, const Surroundings& surroundings) {
+  const std::string* path = find_variable(surroundings.environment, "PATH");
+  if (path == nullptr || job.argv[0].find('/') != std::string::npos) return;
+  const auto found = find_program(job.argv[0], *path, surroundings.directory);
+  const auto* program = std::get_if<std::string>(&found);
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const std::string* root = find_variable(surroundings.environment, name);
+    if (program == nullptr || root == nullptr || root->empty()) continue;
+    if (program->starts_with(*root + "/")) job.argv[0] = *program;
+  }
+}
+
 void choose_limits(Job& job, const Asked& asked) {
   if (asked.start_timeout) job.start_timeout = *asked.start_timeout;
   if (asked.silence) job.silence = *asked.silence;
@@ -222,20 +246,16 @@ void choose_limits(Job& job, const Asked& asked) {
   if (asked.max_restarts) job.max_restarts = asked.max_restarts;
   if (asked.checkpoint_every) job.checkpoint_every = *asked.checkpoint_every;
   if (asked.checkpoint_keep) job.checkpoint_keep = *asked.checkpoint_keep;
+  if (asked.gpus_per_rank) job.gpus_per_rank = asked.gpus_per_rank;
+  if (asked.binding) job.binding = *asked.binding;
+  job.oversubscribe = job.oversubscribe || asked.oversubscribe;
+  job.substitute = job.substitute || asked.substitute;
 }
 
-Result<LaunchSettings> choose_display(const Job& job, const Asked& asked,
-                                      const Surroundings& surroundings) {
-  LaunchSettings settings = asked.settings;
-  if (asked.no_prefix) settings.style.prefix = false;
-  if (!settings.log_dir.empty()) {
-    settings.log_dir = absolute_path(settings.log_dir, surroundings.directory);
-  }
-  if (!settings.only_ranks.empty() && *settings.only_ranks.rbegin() >= job.size) {
-    return Error{"--only-ranks: there is no rank " + std::to_string(*settings.only_ranks.rbegin()) +
-                 ": expected ranks from 0 to " + std::to_string(job.size - 1)};
-  }
-  return settings;
+Status check_rank(const std::string& option, uint32_t rank, const Job& job) {
+  if (rank < job.size) return Ok{};
+  return Error{option + ": there is no rank " + std::to_string(rank) +
+               ": expected ranks from 0 to " + std::to_string(job.size - 1)};
 }
 
 Status add_file(const std::string& path, HostsAndSettings& to) {
@@ -305,7 +325,9 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   RunCommand command;
   command.dry_run = asked.dry_run;
   command.detach = asked.detach;
+  command.print_env = asked.print_env;
   if (!argv.empty()) job.argv = argv;
+  if (asked.print_env) job.argv = {"env"};
   if (job.argv.empty()) {
     return Error{"no program is named: expected hvdlaunch [OPTIONS] [--] PROGRAM [ARGS...]"};
   }
@@ -316,32 +338,50 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
     job.workdir = surroundings.directory;
   }
   if (asked.checkpoint_dir) job.checkpoint_dir = absolute_path(*asked.checkpoint_dir, job.workdir);
+  pin_program(job, surroundings);
   const Machine& machine = surroundings.machine;
-  Status status = choose_hosts(job, asked, std::move(hosts), machine);
+  Status status = settle_hosts(job, asked, std::move(hosts), machine);
   if (status) status = choose_transport(job, asked);
   if (status) status = choose_ssh(job, asked, surroundings);
-  if (status) status = choose_slots(job, asked, machine);
+  if (status) status = choose_slots(job, asked, machine, command.unsized);
   if (!status) return status.error();
-  auto placement = choose_size(job, asked);
-  if (!placement) return placement.error();
   choose_limits(job, asked);
   job.input_rank = asked.input_rank;
-  if (job.input_rank && *job.input_rank >= job.size) {
-    return Error{"--stdin: there is no rank " + std::to_string(*job.input_rank) +
-                 ": expected a rank from 0 to " + std::to_string(job.size - 1)};
-  }
   if (job.input_rank && command.detach) {
     return Error{"--stdin: a job with --detach leaves its standard input to others"};
   }
   status = choose_variables(job, asked, surroundings, command.notices);
   if (!status) return status.error();
-  auto settings = choose_display(job, asked, surroundings);
-  if (!settings) return settings.error();
   job.launched_on = machine.hostname;
   command.job = std::move(job);
-  command.placement = std::move(*placement);
-  command.settings = std::move(*settings);
+  command.settings = asked.settings;
+  if (asked.no_prefix) command.settings.style.prefix = false;
+  if (!command.settings.log_dir.empty()) {
+    command.settings.log_dir = absolute_path(command.settings.log_dir, surroundings.directory);
+  }
+  command.asked = asked;
+  if (command.unsized.empty()) status = place_ranks(command, {});
+  if (!status) return status.error();
   return command;
+}
+
+Status place_ranks(RunCommand& command, const std::vector<AgentHello>& told) {
+  HVD_CHECK(told.size() == command.unsized.size());
+  for (size_t i = 0; i < told.size(); ++i) {
+    Host& host = command.job.hosts[command.unsized[i]];
+    host.slots = std::clamp(told[i].gpus > 0 ? told[i].gpus : told[i].cores, 1u, kMostSlots);
+    host.slots_auto = false;
+    host.slots_given = true;
+  }
+  command.unsized.clear();
+  auto placement = choose_size(command.job, command.asked);
+  if (!placement) return placement.error();
+  command.placement = std::move(*placement);
+  const std::set<uint32_t>& shown = command.settings.only_ranks;
+  const Status there =
+      shown.empty() ? Status(Ok{}) : check_rank("--only-ranks", *shown.rbegin(), command.job);
+  if (!there || !command.job.input_rank) return there;
+  return check_rank("--stdin", *command.job.input_rank, command.job);
 }
 
 }  // namespace hvd

@@ -15,6 +15,7 @@
 #include "launcher/launch.h"
 #include "launcher/log_folder.h"
 #include "launcher/state_folder.h"
+#include "launcher/survey.h"
 #include "launcher/terminal_text.h"
 #include "supervisor/agent/agent.h"
 
@@ -59,6 +60,14 @@ int run(RunCommand command) {
   for (const std::string& notice : command.notices) {
     if (command.settings.verbosity >= 0) fail(notice, 0);
   }
+  command.job.id = new_job_id();
+  if (!command.unsized.empty()) {
+    const auto told = survey(command.job, command.unsized, command.settings.accept_new_host_keys);
+    if (!told) return fail(told.error().text, kExitNoHosts);
+    if (const Status placed = place_ranks(command, *told); !placed) {
+      return fail(placed.error().text, kExitUsage);
+    }
+  }
   if (command.dry_run) {
     std::fputs(dry_run_text(command).c_str(), stdout);
     return 0;
@@ -68,10 +77,9 @@ int run(RunCommand command) {
     if (!before) return fail(before.error().text, kExitUsage);
     command.settings.logged_before = *before;
   }
-  command.job.id = new_job_id();
   command.job.secret = new_secret();
   command.job.nonce = new_secret();
-  command.job.job_file = job_file_text(command.job, HVD_VERSION);
+  if (!command.print_env) command.job.job_file = job_file_text(command.job, HVD_VERSION);
   if (command.detach) return launch_detached(command);
   return launch(command.job, command.placement, command.settings);
 }

@@ -30,6 +30,11 @@ struct RunCommand {
   LaunchSettings settings;
   bool dry_run = false;
   bool detach = false;
+  // Hosts (indices) that must be asked for their slots; until place_ranks is told there is no
+  // placement.
+  std::vector<uint32_t> unsized;
+  Asked asked;
+  bool print_env = false;            // argv is `env`: nothing of it is to be resumed
   std::vector<std::string> notices;  // sentences to say before anything starts
 };
 
@@ -56,6 +61,10 @@ Result<Command> parse_command(const std::vector<std::string>& words,
 // The job to resume: `saved` as parse_job_file gave it, with what the command line replaces.
 Result<RunCommand> resumed_job(Job saved, const ResumeCommand& command,
                                const Surroundings& surroundings);
+
+// Gives the hosts of `unsized` their slots, by what their agents told in the same order: GPUs, or
+// else cores. Then the job has its size and each rank its place.
+Status place_ranks(RunCommand& command, const std::vector<AgentHello>& told);
 
 // The placement as a table: rank, host, local rank, command; then the spares.
 std::string dry_run_text(const RunCommand& command);

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "cli/env_file.h"
 #include "launcher/host_spec.h"
 #include "launcher/open_channel.h"
 #include "launcher/rsh.h"
@@ -73,6 +74,39 @@ Status add_host_file(Asked& asked, const OptionValue& value) {
   return Ok{};
 }
 
+Status add_choices(std::vector<HostChoice>& to, const OptionValue& value) {
+  for (const std::string_view entry : split_host_list(value.text)) {
+    if (entry.empty()) return expected(value, "hosts such as h1,gpu[01-04], or labels as rack=a");
+    to.push_back({std::string(entry), value.place});
+  }
+  return Ok{};
+}
+
+Status add_included(Asked& asked, const OptionValue& value) {
+  return add_choices(asked.include, value);
+}
+
+Status add_excluded(Asked& asked, const OptionValue& value) {
+  return add_choices(asked.exclude, value);
+}
+
+Status set_gpus_per_rank(Asked& asked, const OptionValue& value) {
+  return read_count(asked.gpus_per_rank, value, 0, kMostSlots);
+}
+
+Status set_binding(Asked& asked, const OptionValue& value) {
+  if (value.text == "none") {
+    asked.binding = Binding::none;
+  } else if (value.text == "core") {
+    asked.binding = Binding::core;
+  } else if (value.text == "numa") {
+    asked.binding = Binding::numa;
+  } else {
+    return expected(value, "none, core or numa");
+  }
+  return Ok{};
+}
+
 Status set_ssh_port(Asked& asked, const OptionValue& value) {
   return read_count(asked.ssh_port, value, 1, 65'535);
 }
@@ -105,6 +139,19 @@ Status add_variable(Asked& asked, const OptionValue& value) {
   const Status status = check_variable_name(value.text.substr(0, value.text.find('=')));
   if (!status) return expected(value, "NAME or NAME=VALUE");
   asked.variables.push_back(value.text);
+  return Ok{};
+}
+
+Status add_variable_file(Asked& asked, const OptionValue& value) {
+  if (value.text.empty()) return expected(value, "a path");
+  const auto words = read_env_file(value.text);
+  if (!words) return Error{value.place + ": " + words.error().text};
+  asked.file_variables.insert(asked.file_variables.end(), words->begin(), words->end());
+  return Ok{};
+}
+
+Status set_substitute(Asked& asked, const OptionValue&) {
+  asked.substitute = true;
   return Ok{};
 }
 
@@ -235,6 +282,11 @@ Status set_detach(Asked& asked, const OptionValue&) {
   return Ok{};
 }
 
+Status set_print_env(Asked& asked, const OptionValue&) {
+  asked.print_env = true;
+  return Ok{};
+}
+
 // --help and --version are answered before any setting is applied.
 Status no_effect(Asked&, const OptionValue&) {
   return Ok{};
@@ -269,6 +321,19 @@ constexpr Option kOptions[] = {
      true, set_slots_per_host},
     {"--oversubscribe", "", kRanks, "more ranks than slots, spread over the hosts", Takes::flag,
      false, true, set_oversubscribe},
+    {"--include", "LIST", kRanks,
+     "only these of the hosts: names, gpu[01-04], or a\n"
+     "label as rack=a; may be repeated",
+     Takes::text, true, true, add_included},
+    {"--exclude", "LIST", kRanks, "none of these hosts", Takes::text, true, true, add_excluded},
+    {"--gpus-per-rank", "K", kRanks,
+     "each rank sees its own K GPUs of its host; 0: none\n"
+     "(default: every rank sees all of them)",
+     Takes::whole, false, true, set_gpus_per_rank},
+    {"--bind", "WHAT", kRanks,
+     "core or numa: each rank on its share of the cores,\n"
+     "or on a NUMA node (default: none)",
+     Takes::text, false, true, set_binding},
     {"-p,--ssh-port", "PORT", kSsh, "for hosts that give none", Takes::whole, false, true,
      set_ssh_port},
     {"-i,--ssh-identity-file", "FILE", kSsh, "private key, for hosts that give none", Takes::text,
@@ -289,6 +354,12 @@ constexpr Option kOptions[] = {
      Takes::text, true, true, add_variable},
     {"--stdin", "RANK", kProgram, "give this rank our standard input (default: nobody)",
      Takes::whole, false, true, set_input_rank},
+    {"--env-file", "FILE", kProgram, "variables as -x takes them, one to a line", Takes::text, true,
+     true, add_variable_file},
+    {"--substitute", "", kProgram,
+     "replace {rank} {local_rank} {size} {host} {attempt}\n"
+     "{resume_from} {resume_step} in the arguments",
+     Takes::flag, false, true, set_substitute},
     {"--wdir", "DIR", kProgram, "directory of the ranks (default: this one)", Takes::text, false,
      true, set_directory},
     {"--max-restarts,--reset-limit", "N", kFailures,
@@ -336,6 +407,10 @@ constexpr Option kOptions[] = {
      Takes::flag, false, false, set_detach},
     {"--dry-run", "", kOther, "print which rank would run where, and stop", Takes::flag, false,
      false, set_dry_run},
+    {"--print-env", "", kOther,
+     "run `env` in place of the program: what each rank is\n"
+     "given",
+     Takes::flag, false, false, set_print_env},
     {"-h,--help", "", kOther, "print this", Takes::flag, false, false, no_effect},
     {"-V,--version", "", kOther, "print the version", Takes::flag, false, false, no_effect},
     {"--elastic", "", "", "", Takes::flag, false, true, not_yet},

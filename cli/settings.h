@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "launcher/host_choice.h"
 #include "launcher/hosts.h"
 #include "launcher/launch.h"
 
@@ -24,13 +25,18 @@ struct Asked {
   bool oversubscribe = false;
   std::vector<std::string> host_words;  // of -H
   std::vector<std::string> host_files;
+  std::vector<HostChoice> include, exclude;
   std::optional<uint16_t> ssh_port;
   std::optional<std::string> identity;
   std::optional<Transport> transport;
   std::vector<std::string> rsh;  // --rsh in words
   std::optional<std::string> directory;
-  std::vector<std::string> variables;  // NAME or NAME=VALUE
+  std::vector<std::string> variables;       // NAME or NAME=VALUE
+  std::vector<std::string> file_variables;  // of --env-file; those of -x win
   std::optional<uint32_t> input_rank;
+  bool substitute = false;
+  std::optional<uint32_t> gpus_per_rank;
+  std::optional<Binding> binding;
   std::optional<uint32_t> max_restarts;
   std::optional<std::string> checkpoint_dir, checkpoint_every;
   std::optional<uint32_t> checkpoint_keep;
@@ -39,6 +45,7 @@ struct Asked {
   bool no_prefix = false;
   bool dry_run = false;
   bool detach = false;
+  bool print_env = false;
 };
 
 // One value on its way into Asked.

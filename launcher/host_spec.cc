@@ -273,6 +273,20 @@ Result<HostSpec> parse_host_spec(std::string_view text) {
   return spec;
 }
 
+std::vector<std::string_view> split_host_list(std::string_view list) {
+  std::vector<std::string_view> words;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i <= list.size(); ++i) {
+    if (i < list.size() && list[i] == '[') ++depth;
+    if (i < list.size() && list[i] == ']') --depth;
+    if (i < list.size() && (list[i] != ',' || depth > 0)) continue;
+    words.push_back(trimmed(list.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+  return words;
+}
+
 void add_hosts(const HostSpec& spec, const std::string& source, std::vector<Host>& hosts) {
   for (const std::string& name : spec.names) {
     Host host;

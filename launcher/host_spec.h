@@ -27,6 +27,9 @@ struct HostSpec {
 };
 Result<HostSpec> parse_host_spec(std::string_view text);
 
+// The entries of a list: split at commas that are not inside brackets, without blanks around them.
+std::vector<std::string_view> split_host_list(std::string_view list);
+
 // Appends the spec's hosts; `source` is where it stands.
 void add_hosts(const HostSpec& spec, const std::string& source, std::vector<Host>& hosts);
 

@@ -9,27 +9,13 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/gpu_view.h"
 #include "base/machine.h"
 #include "launcher/host_spec.h"
 
 namespace hvd {
 
 namespace {
-
-// Splits at commas that are not inside brackets.
-std::vector<std::string_view> split_list(std::string_view list) {
-  std::vector<std::string_view> words;
-  int depth = 0;
-  size_t begin = 0;
-  for (size_t i = 0; i <= list.size(); ++i) {
-    if (i < list.size() && list[i] == '[') ++depth;
-    if (i < list.size() && list[i] == ']') --depth;
-    if (i < list.size() && (list[i] != ',' || depth > 0)) continue;
-    words.push_back(trimmed(list.substr(begin, i - begin)));
-    begin = i + 1;
-  }
-  return words;
-}
 
 bool ends_in(const std::string& word, std::string_view end) {
   return word.ends_with(end);
@@ -53,7 +39,7 @@ Result<HostFile> parse_host_file(const std::string& path) {
 
 Result<std::vector<Host>> parse_host_list(std::string_view list, const std::string& source) {
   std::vector<Host> hosts;
-  for (const std::string_view word : split_list(list)) {
+  for (const std::string_view word : split_host_list(list)) {
     if (word.empty()) {
       return Error{source + " " + in_quotes(list) + ": an entry is empty: expected hosts such as " +
                    "h1:4,h2:4"};
@@ -96,7 +82,7 @@ Machine this_machine() {
   char name[256] = {};
   if (gethostname(name, sizeof name - 1) == 0) machine.hostname = name;
   if (const char* user = std::getenv("USER")) machine.user = user;
-  machine.gpus = count_gpus();
+  machine.gpus = visible_gpus(count_gpus());
   machine.cores = count_cores();
   return machine;
 }

@@ -58,7 +58,7 @@ Status check_no_duplicates(const std::vector<Host>& hosts);
 struct Machine {
   std::string hostname;  // gethostname
   std::string user;      // USER of the environment
-  uint32_t gpus = 0;     // /dev/nvidia0, nvidia1, ...
+  uint32_t gpus = 0;     // that this process sees
   uint32_t cores = 1;    // this process may use
 };
 Machine this_machine();

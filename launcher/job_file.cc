@@ -22,6 +22,8 @@ namespace {
 constexpr int64_t kFormat = 1;
 constexpr int64_t kMostRanks = 1'000'000;
 
+constexpr const char* kBindings[] = {"none", "core", "numa"};
+
 // ---- writing ----
 
 // A string as TOML has it; bytes that are not UTF-8 go as { hex = ".." }.
@@ -236,6 +238,17 @@ Status read_hosts(const TomlEntry& entry, Job& job) {
   return Ok{};
 }
 
+Status read_binding(const TomlEntry& entry, Job& job) {
+  const auto text = read_text(entry);
+  if (!text) return text.error();
+  for (size_t i = 0; i < std::size(kBindings); ++i) {
+    if (*text != kBindings[i]) continue;
+    job.binding = static_cast<Binding>(i);
+    return Ok{};
+  }
+  return Error{entry.value_at + ": bind is " + in_quotes(*text) + ": expected none, core or numa"};
+}
+
 struct Field {
   const char* key;
   bool needed;
@@ -261,6 +274,18 @@ constexpr Field kFields[] = {
     {"directory", true, [](const TomlEntry& e, Job& job) { return read_absolute(e, job.workdir); }},
     {"size", true,
      [](const TomlEntry& e, Job& job) { return assign(job.size, read_whole(e, 1, kMostRanks)); }},
+    {"substitute", false,
+     [](const TomlEntry& e, Job& job) { return assign(job.substitute, read_flag(e)); }},
+    {"oversubscribe", false,
+     [](const TomlEntry& e, Job& job) { return assign(job.oversubscribe, read_flag(e)); }},
+    {"gpus-per-rank", false,
+     [](const TomlEntry& e, Job& job) -> Status {
+       uint32_t count = 0;
+       const Status status = assign(count, read_whole(e, 0, kMostSlots));
+       if (status) job.gpus_per_rank = count;
+       return status;
+     }},
+    {"bind", false, read_binding},
     {"launched-on", true,
      [](const TomlEntry& e, Job& job) { return assign(job.launched_on, read_text(e)); }},
     {"transport", true,
@@ -345,6 +370,10 @@ std::string job_file_text(const Job& job, std::string_view version) {
   out.number("checkpoint-keep", job.checkpoint_keep);
   out.text("transport", transport_name(job.transport));
   if (!job.rsh.empty()) out.line("rsh", toml_strings(job.rsh));
+  if (job.substitute) out.flag("substitute", true);
+  if (job.oversubscribe) out.flag("oversubscribe", true);
+  if (job.gpus_per_rank) out.number("gpus-per-rank", *job.gpus_per_rank);
+  if (job.binding != Binding::none) out.text("bind", kBindings[static_cast<size_t>(job.binding)]);
   out.line("environment", toml_pairs(kept_variables(job)));
   out.line("set", toml_pairs(set_with_value(job)));
   out.line("set-by-name", toml_strings(job.set_by_name));

@@ -159,7 +159,8 @@ int Launch::run() {
   last_turn_ = now();
   perform(policy_.start(last_turn_));
   // The hosts are on their way: time for what can take some.
-  if (!job_.checkpoint_dir.empty()) warn(state_.remember(job_.checkpoint_dir, job_.job_file));
+  if (!job_.job_file.empty() && !job_.checkpoint_dir.empty())
+    warn(state_.remember(job_.checkpoint_dir, job_.job_file));
   step_queue();
   while (!over_) turn();
   return finish_->code;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/template.h"
 #include "launcher/log_folder.h"
 
 namespace hvd {

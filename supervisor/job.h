@@ -28,10 +28,14 @@ struct Job {
   std::vector<std::string> argv;
   std::string workdir;
   Variables forwarded;                   // the launcher's environment, filtered
+  bool substitute = false;               // {rank} and the like in the arguments are replaced
   Variables set;                         // -x, in order, each name once
   std::vector<std::string> set_by_name;  // those of `set` whose value came from the environment
   std::vector<Host> hosts;
-  uint32_t size = 0;  // ranks
+  uint32_t size = 0;                      // ranks
+  bool oversubscribe = false;             // ranks may share slots and GPUs
+  std::optional<uint32_t> gpus_per_rank;  // absent: every rank sees all GPUs of its host
+  Binding binding = Binding::none;
   Transport transport = Transport::automatic;
   std::vector<std::string> rsh;  // --rsh as words, places not filled; empty: none
   std::string launched_on;       // hostname of the machine where the user typed the command
@@ -49,7 +53,7 @@ struct Job {
   uint32_t checkpoint_keep = 3;
 
   std::optional<uint32_t> max_restarts;  // as the user said
-  std::string job_file;                  // text of CKPT_DIR/job.toml
+  std::string job_file;                  // text of CKPT_DIR/job.toml; empty: not to be resumed
   bool resume = false;                   // must find a checkpoint
   std::string resume_foreign;            // a program's own checkpoint known from an earlier run
   uint64_t resume_foreign_step = 0;

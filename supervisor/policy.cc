@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/exit_codes.h"
+#include "base/gpu_view.h"
+#include "supervisor/machines.h"
 
 namespace hvd {
 
@@ -17,12 +19,6 @@ constexpr uint64_t kLeastCredit = 4 << 10;
 // After a first refusal the other hosts get this long, so that all bad ones are named at once.
 constexpr Duration kNameTheOthers = 2s;
 constexpr Duration kRetryPause = 1s;
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string all;
-  for (const std::string& word : words) all += (all.empty() ? "" : ",") + word;
-  return all;
-}
 
 const char* reason_word(const Cause& cause) {
   switch (cause.kind) {
@@ -217,6 +213,27 @@ void Policy::gather_failed() {
   finish_with_cause();
 }
 
+// What the hosts turned out to be is held against the plan before anything starts there.
+bool Policy::check_machines(Time now) {
+  std::vector<KnownMachine> machines;
+  std::string shortages;
+  for (const HostPlaces& places : placement_) {
+    machines.push_back({places.host, hosts_[places.host].hello});
+    const std::string shortage =
+        gpu_shortage(job_, machines.back(), static_cast<uint32_t>(places.places.size()));
+    if (!shortage.empty()) shortages += (shortages.empty() ? "" : "\n") + shortage;
+  }
+  if (!shortages.empty()) {
+    setup_failed(shortages, now);
+    return false;
+  }
+  if (attempts_started_ > 0) return true;
+  for (const std::string& text : shared_machines(job_, machines)) say(Say::Level::warning, text);
+  const std::string threads = thread_shares(job_, machines, placement_);
+  if (!threads.empty()) say(Say::Level::detail, "OMP_NUM_THREADS is set to " + threads);
+  return true;
+}
+
 // ---- the life of an attempt ----
 
 void Policy::start_attempt(const Candidate* from) {
@@ -272,9 +289,13 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.max_restarts = restart_limit();
   m.places = places.places;
   m.argv = job_.argv;
+  m.substitute = job_.substitute;
+  m.binding = job_.binding;
+  m.split_gpus = job_.gpus_per_rank.has_value();
+  m.gpus_per_rank = job_.gpus_per_rank.value_or(0);
   m.workdir = host.workdir.empty() ? job_.workdir : host.workdir;
   m.forwarded = job_.forwarded;
-  if (!host.gpus.empty()) m.set.emplace_back("CUDA_VISIBLE_DEVICES", joined(host.gpus));
+  if (!host.gpus.empty()) m.set.emplace_back("CUDA_VISIBLE_DEVICES", joined_gpus(host.gpus));
   m.set.insert(m.set.end(), host.env.begin(), host.env.end());
   m.set.insert(m.set.end(), job_.set.begin(), job_.set.end());
   m.data_address = data_address(places.host);

@@ -245,6 +245,7 @@ class Policy {
   void gather_on(Time now);
   void gather_failed();
   bool take_spare(uint32_t lost);
+  bool check_machines(Time now);
 
   bool on_one_machine() const;
   std::vector<HostPair> unproven() const;

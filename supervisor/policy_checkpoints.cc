@@ -36,6 +36,7 @@ uint32_t Policy::open_requests(Request kind) const {
 // ---- preparing ----
 
 void Policy::prepare(Time now) {
+  if (!check_machines(now)) return;
   if (job_.checkpoint_dir.empty()) return start_attempt(nullptr);
   phase_ = Phase::preparing;
   deadline_ = now + kPrepareLimit;
@@ -181,8 +182,10 @@ void Policy::said(uint32_t host, const CheckpointVerified& m, Time now) {
 void Policy::go(const Candidate* from) {
   start_attempt(from);
   for (const HostPlaces& places : placement_) {
-    send(places.host,
-         WriteJobFile{ask(places.host, Request::other, 0), job_.checkpoint_dir, job_.job_file});
+    if (!job_.job_file.empty()) {
+      send(places.host,
+           WriteJobFile{ask(places.host, Request::other, 0), job_.checkpoint_dir, job_.job_file});
+    }
     send(places.host,
          PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, attempt_, {}});
     if (folder_ == FolderKind::shared) break;

@@ -297,7 +297,7 @@ void AgentLoop::handle(StartAttempt& message) {
   around.job = options_.job;
   around.host_name = host_name_;
   around.cores = facts_.cores;
-  around.gpus = facts_.gpus;
+  around.devices = facts_.devices;
   if (!message.data_card.empty()) around.cards = card_names();
   around.workdir = absolute(message.workdir);
   around.agent_socket = seat_.folder.path + "/agent";

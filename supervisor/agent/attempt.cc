@@ -5,6 +5,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "supervisor/agent/binding.h"
+
 namespace hvd {
 
 using namespace std::chrono_literals;
@@ -25,7 +27,7 @@ Duration bounded(uint64_t ns) {
 }
 
 Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, StartAttempt start,
-                 const WorkerSurroundings& around, const std::string& folder)
+                 WorkerSurroundings around, const std::string& folder)
     : link_(link), socket_(socket), start_(std::move(start)) {
   const auto local_size = static_cast<uint32_t>(start_.places.size());
   std::vector<Welcome> welcomes;
@@ -34,14 +36,22 @@ Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, Start
                         start_.data_address, start_.secret});
   }
   socket_.begin(start_.attempt, welcomes);
+  const Result<Topology> topology =
+      start_.binding == Binding::none ? Result<Topology>(Topology{}) : read_topology();
   for (const Place& place : start_.places) {
     workers_.push_back(std::make_unique<Worker>(poller, workers_.size(), start_, place));
-    this->start(*workers_.back(), around, folder);
+    std::optional<SpawnFailure> failure;
+    if (topology) {
+      around.processors = processors_of(*topology, start_.binding, place.local_rank, local_size);
+      failure = workers_.back()->start(start_, around, folder);
+    } else {
+      failure = SpawnFailure{"it cannot be bound: " + topology.error().text, 126};
+    }
+    tell_start(*workers_.back(), failure);
   }
 }
 
-void Attempt::start(Worker& worker, const WorkerSurroundings& around, const std::string& folder) {
-  const std::optional<SpawnFailure> failure = worker.start(start_, around, folder);
+void Attempt::tell_start(Worker& worker, const std::optional<SpawnFailure>& failure) {
   if (!failure) {
     link_.send(WorkerStarted{number(), worker.rank(), worker.pid()});
     return;

@@ -23,7 +23,7 @@ class Attempt {
  public:
   // Starts all workers and tells of each that it runs or could not. `folder` is for sockets.
   Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, StartAttempt start,
-          const WorkerSurroundings& around, const std::string& folder);
+          WorkerSurroundings around, const std::string& folder);
 
   uint32_t number() const { return start_.attempt; }
   bool gone() const { return phase_ == Phase::gone; }
@@ -59,7 +59,7 @@ class Attempt {
  private:
   enum class Phase { running, stopping, killing, gone };
 
-  void start(Worker& worker, const WorkerSurroundings& around, const std::string& folder);
+  void tell_start(Worker& worker, const std::optional<SpawnFailure>& failure);
   Worker* find(uint32_t rank);
   Worker* at(uint64_t index);
   std::vector<RankStep> known_steps();

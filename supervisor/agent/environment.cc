@@ -6,6 +6,8 @@
 #include <optional>
 #include <span>
 
+#include "base/gpu_view.h"
+#include "base/template.h"
 #include "base/variables.h"
 #include "supervisor/agent/own_addresses.h"
 
@@ -63,23 +65,26 @@ void put_if_said(Environment& out, std::string_view name, const std::string& val
   if (!value.empty()) put(out, name, value);
 }
 
-// Entry `index` of a list with commas.
-std::optional<std::string> entry(std::string_view list, uint32_t index) {
-  for (; index > 0; --index) {
-    const size_t comma = list.find(',');
-    if (comma == std::string_view::npos) return std::nullopt;
-    list.remove_prefix(comma + 1);
-  }
-  return std::string(list.substr(0, list.find(',')));
+// The rank's part of a view that is split.
+std::vector<std::string> own_part(const std::vector<std::string>& view, uint32_t local_rank,
+                                  uint32_t count) {
+  const size_t first = std::min<size_t>(view.size(), size_t{local_rank} * count);
+  const size_t last = std::min<size_t>(view.size(), first + count);
+  return {view.begin() + static_cast<ptrdiff_t>(first),
+          view.begin() + static_cast<ptrdiff_t>(last)};
 }
 
-void add_gpu(Environment& out, const Place& place, uint32_t gpus) {
+void add_gpu(Environment& out, const StartAttempt& start, const Place& place, uint32_t devices) {
   const auto visible = out.find("CUDA_VISIBLE_DEVICES");
-  if (visible != out.end()) {
-    put_if_said(out, "HVD_GPU", entry(visible->second, place.local_rank).value_or(""));
-  } else if (place.local_rank < gpus) {
-    put(out, "HVD_GPU", std::to_string(place.local_rank));
+  const std::vector<std::string> view = gpu_view(
+      visible == out.end() ? std::nullopt : std::optional<std::string>(visible->second), devices);
+  if (!start.split_gpus) {
+    if (place.local_rank < view.size()) put(out, "HVD_GPU", view[place.local_rank]);
+    return;
   }
+  const std::vector<std::string> own = own_part(view, place.local_rank, start.gpus_per_rank);
+  put(out, "CUDA_VISIBLE_DEVICES", joined_gpus(own));
+  if (!own.empty()) put(out, "HVD_GPU", own.front());
 }
 
 void add_own(Environment& out, const StartAttempt& start, const Place& place,
@@ -140,7 +145,7 @@ void add_system(Environment& out, const StartAttempt& start, const Place& place,
   }
   // A program that knows it writes into a pipe would hold its lines back for minutes.
   if (out.find("PYTHONUNBUFFERED") == out.end()) put(out, "PYTHONUNBUFFERED", "1");
-  add_gpu(out, place, around.gpus);
+  add_gpu(out, start, place, around.devices);
 }
 
 // The card that was proven to reach the other hosts. Who set one of these knows better.
@@ -168,6 +173,23 @@ std::vector<std::string> compose_environment(const StartAttempt& start, const Pl
   words.reserve(out.size());
   for (const auto& [name, value] : out) words.push_back(name + "=" + value);
   return words;
+}
+
+std::vector<std::string> compose_arguments(const StartAttempt& start, const Place& place,
+                                           const std::string& host_name) {
+  if (!start.substitute) return start.argv;
+  const bool resumed = !start.resume_from.empty();
+  const std::map<std::string, std::string> values = {
+      {"rank", std::to_string(place.rank)},
+      {"local_rank", std::to_string(place.local_rank)},
+      {"size", std::to_string(start.size)},
+      {"host", host_name},
+      {"attempt", std::to_string(start.attempt)},
+      {"resume_from", start.resume_from},
+      {"resume_step", resumed ? std::to_string(start.resume_step) : ""}};
+  std::vector<std::string> argv = start.argv;
+  for (size_t i = 1; i < argv.size(); ++i) argv[i] = fill_template(argv[i], values);
+  return argv;
 }
 
 std::string value_of(const std::vector<std::string>& environment, std::string_view name) {

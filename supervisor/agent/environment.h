@@ -20,18 +20,26 @@ namespace hvd {
 // What the agent knows and StartAttempt does not say.
 struct WorkerSurroundings {
   std::string job, host_name;
-  uint32_t cores = 1, gpus = 0;
-  std::vector<std::string> cards;  // names of all network cards, if a data card is given
-  std::string workdir;             // absolute
-  std::string agent_socket;        // path
-  std::string notify_socket;       // path; empty: none
-  uint64_t file_limit = 0;         // soft limit on open files; 0: the agent's
-  std::vector<std::string> login;  // the agent's own environment, NAME=VALUE
+  uint32_t cores = 1;
+  std::vector<std::string> cards;    // names of all network cards, if a data card is given
+  uint32_t devices = 0;              // GPUs
+  std::vector<unsigned> processors;  // it may run on; empty: all that the agent may
+  std::string workdir;               // absolute
+  std::string agent_socket;          // path
+  std::string notify_socket;         // path; empty: none
+  uint64_t file_limit = 0;           // soft limit on open files; 0: the agent's
+  std::vector<std::string> login;    // the agent's own environment, NAME=VALUE
 };
 
 // NAME=VALUE, each name once.
 std::vector<std::string> compose_environment(const StartAttempt& start, const Place& place,
                                              const WorkerSurroundings& around);
+
+// The program and its arguments; with StartAttempt.substitute {rank}, {local_rank}, {size}, {host},
+// {attempt}, {resume_from} and {resume_step} in the arguments are replaced, the last two by nothing
+// when the attempt starts fresh.
+std::vector<std::string> compose_arguments(const StartAttempt& start, const Place& place,
+                                           const std::string& host_name);
 
 // The value of NAME in a list of NAME=VALUE; empty if it is not there.
 std::string value_of(const std::vector<std::string>& environment, std::string_view name);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/gpu_view.h"
 #include "base/machine.h"
 
 namespace hvd {
@@ -32,7 +33,8 @@ HostFacts read_facts() {
   struct stat st;
   if (stat("/proc/self/ns/net", &st) == 0) facts.network = st.st_ino;
   facts.cores = count_cores();
-  facts.gpus = count_gpus();
+  facts.devices = count_gpus();
+  facts.gpus = visible_gpus(facts.devices);
   return facts;
 }
 

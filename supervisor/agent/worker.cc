@@ -55,9 +55,10 @@ std::optional<SpawnFailure> Worker::start(const StartAttempt& start, WorkerSurro
   notify_.emplace(std::move(*notify));
 
   SpawnSpec spec;
-  spec.argv = start.argv;
+  spec.argv = compose_arguments(start, place_, around.host_name);
   spec.environment = compose_environment(start, place_, around);
   spec.workdir = around.workdir;
+  spec.processors = around.processors;
   spec.new_session = true;
   spec.die_with_parent = true;
   spec.file_limit = around.file_limit;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "base/machine.h"
 #include "base/variables.h"
+#include "supervisor/agent/binding.h"
 #include "supervisor/agent/environment.h"
 #include "supervisor/agent/lease.h"
 #include "supervisor/agent/notify_socket.h"
@@ -115,6 +117,68 @@ TEST_CASE("resume variables are there only when there is something to resume") {
   CHECK(c.get("HVD_RESUME_FROM") == "/ckpt/step-000000100");
   CHECK(c.get("HVD_RESUME_STEP") == "100");
   CHECK(c.get("HVD_REACHED_STEP") == "140");
+}
+
+TEST_CASE("j4: every rank sees its host's GPUs, or its own part of them when they are split") {
+  Case c;
+  c.around.devices = 4;
+  CHECK_FALSE(c.has("CUDA_VISIBLE_DEVICES"));
+  CHECK(c.get("HVD_GPU") == "2");
+  c.start.split_gpus = true;
+  c.start.gpus_per_rank = 1;
+  CHECK(c.get("CUDA_VISIBLE_DEVICES") == "2");
+  CHECK(c.get("HVD_GPU") == "2");
+  c.around.login.push_back("CUDA_VISIBLE_DEVICES=7,6,GPU-a,5,4,3");
+  CHECK(c.get("CUDA_VISIBLE_DEVICES") == "GPU-a");
+  c.start.gpus_per_rank = 2;
+  CHECK(c.get("CUDA_VISIBLE_DEVICES") == "4,3");
+  CHECK(c.get("HVD_GPU") == "4");
+  c.start.gpus_per_rank = 0;
+  CHECK(c.has("CUDA_VISIBLE_DEVICES"));
+  CHECK(c.get("CUDA_VISIBLE_DEVICES").empty());
+  CHECK_FALSE(c.has("HVD_GPU"));
+  c.start.split_gpus = false;
+  CHECK(c.get("CUDA_VISIBLE_DEVICES") == "7,6,GPU-a,5,4,3");
+  CHECK(c.get("HVD_GPU") == "GPU-a");
+}
+
+TEST_CASE("words in braces are replaced in the arguments, when that was asked for") {
+  Case c;
+  c.start.argv = {"{rank}", "--out={host}/{rank}.{attempt}", "{resume_from}:{resume_step}",
+                  "{x}{{"};
+  const Place& place = c.start.places[2];
+  CHECK(compose_arguments(c.start, place, "h1") == c.start.argv);
+  c.start.substitute = true;
+  CHECK(compose_arguments(c.start, place, "h1") ==
+        std::vector<std::string>{"{rank}", "--out=h1/6.3", ":", "{x}{{"});
+  c.start.resume_from = "/ckpt/step-000000100";
+  c.start.resume_step = 100;
+  CHECK(compose_arguments(c.start, place, "h1")[2] == "/ckpt/step-000000100:100");
+}
+
+TEST_CASE("j7: ranks are bound to equal shares of the cores or to a node, and only when asked") {
+  Topology machine;
+  for (unsigned core = 0; core < 6; ++core) machine.cores.push_back({core, core + 6});
+  machine.nodes = {{0, 1, 2, 6, 7, 8}, {3, 4, 5, 9, 10, 11}};
+  CHECK(processors_of(machine, Binding::none, 0, 1).empty());
+  CHECK(processors_of(machine, Binding::core, 0, 3) == Processors{0, 6, 1, 7});
+  CHECK(processors_of(machine, Binding::core, 2, 3) == Processors{4, 10, 5, 11});
+  // Four ranks on six cores: no core is left over or used twice.
+  CHECK(processors_of(machine, Binding::core, 0, 4) == Processors{0, 6});
+  CHECK(processors_of(machine, Binding::core, 1, 4) == Processors{1, 7, 2, 8});
+  CHECK(processors_of(machine, Binding::core, 3, 4) == Processors{4, 10, 5, 11});
+  // Twelve ranks on six cores share them two by two.
+  CHECK(processors_of(machine, Binding::core, 10, 12) == Processors{5, 11});
+  CHECK(processors_of(machine, Binding::core, 11, 12) == Processors{5, 11});
+  CHECK(processors_of(machine, Binding::numa, 0, 4) == machine.nodes[0]);
+  CHECK(processors_of(machine, Binding::numa, 2, 4) == machine.nodes[1]);
+  CHECK(processors_of(machine, Binding::numa, 0, 1) == machine.nodes[0]);
+
+  const auto real = read_topology();
+  REQUIRE_MESSAGE(real.ok(), real.error().text);
+  size_t processors = 0;
+  for (const Processors& core : real->cores) processors += core.size();
+  CHECK(processors == count_cores());
 }
 
 TEST_CASE("identity comes from this host's login, the rest from the launcher") {

@@ -34,31 +34,31 @@ class InputTest(Case):
         os.mkfifo(self.path("pipe.toml"))
         self.refused("-H", self.path("pipe.toml"), words=["pipe.toml"])
 
-    def test_unknown_key(self):
+    def test_a4_unknown_key(self):
         self.refused_file('[[host]]\nname = "localhost"\nslotz = 4\n', "hosts.toml:3:1", "slotz", "slots")
 
-    def test_unknown_key_of_the_job(self):
+    def test_a4_unknown_key_of_the_job(self):
         self.refused_file('[[host]]\nname = "localhost"\n[job]\ncheckpoint-dri = "/x"\n',
                           "hosts.toml:4:1", "checkpoint-dri", "checkpoint-dir")
 
-    def test_wrong_type(self):
+    def test_a5_wrong_type(self):
         self.refused_file('[[host]]\nname = "localhost"\nslots = "four"\n', "hosts.toml:3:")
         self.refused_file("[[host]]\nname = 7\n", "hosts.toml:2:")
 
-    def test_no_slots(self):
+    def test_a5_no_slots(self):
         self.refused_file('[[host]]\nname = "localhost"\nslots = 0\n', "hosts.toml:3:", "slots")
 
-    def test_more_ranks_than_slots(self):
+    def test_j3_more_ranks_than_slots(self):
         path = self.write("hosts.toml", '[[host]]\nname = "localhost"\nslots = 4\n')
         self.refused("-np", "9", "-H", path, words=["9", "4", "localhost"])
         self.refused("-np", "9", "-H", "localhost:4", words=["9", "4"])
 
-    def test_duplicate_host(self):
+    def test_a3_duplicate_host(self):
         self.refused_file('[[host]]\nname = "localhost"\n[[host]]\nname = "localhost"\n',
                           "hosts.toml:3:1", "hosts.toml:1:1", "localhost")
         self.refused("-H", "localhost:1,localhost:2", words=["localhost"])
 
-    def test_broken_toml(self):
+    def test_a5_broken_toml(self):
         self.refused_file('[[host]\nname = "localhost"\n', "hosts.toml:1:")
 
     def test_no_host(self):
@@ -68,11 +68,11 @@ class InputTest(Case):
         for name in ("-oProxyCommand=x", "a;b", "a b", "$(x)", "a\\nb"):
             self.refused_file(f'[[host]]\nname = "{name}"\n', "hosts.toml:2:")
 
-    def test_unknown_option(self):
+    def test_a8_unknown_option(self):
         self.refused("--frobnicate", words=["--frobnicate"])
         self.refused("--checkpoint-dri", self.dir, words=["--checkpoint-dri", "--checkpoint-dir"])
 
-    def test_abbreviated_option(self):
+    def test_a9_abbreviated_option(self):
         self.refused("--checkpoint-d", self.dir, words=["--checkpoint-d"])
 
     def test_missing_program(self):

@@ -145,7 +145,7 @@ class WorkerTest(Case):
                 seen.append(json.load(f))
         return seen
 
-    def test_arguments_arrive_byte_for_byte(self):
+    def test_d4_arguments_arrive_byte_for_byte(self):
         args = ["", " ", "a b", "new\nline", "quote ' and \"", "$HOME `id` ; | & > < *", "\\", "--np",
                 "-n", "--", "ünïcödé 漢字 🚀", "\udcff\udcfe", "[a,b]", "{rank}", "%s", "=", "#x", "~"]
         seen = self.probe(args=args)[0]["argv"]
@@ -155,9 +155,10 @@ class WorkerTest(Case):
         args = ["x" * 100_000, *(str(n) for n in range(2000))]
         self.assertEqual(self.probe(args=args)[0]["argv"], args)
 
-    def test_environment_arrives_byte_for_byte(self):
+    def test_d2_d3_environment_arrives_byte_for_byte(self):
         values = {"E2E_EMPTY": "", "E2E_LINES": "a\nb\n", "E2E_QUOTE": "'\"$(id)`\\", "E2E_SPACE": "  x ",
                   "E2E_UTF8": "ünïcödé 🚀", "E2E_RAW": "\udcff\x01", "E2E_EQUAL": "=a=b=",
+                  "E2E_COMMAND": "$(x);y", "E2E_LONG": "x" * 100_000, "E2E_DOT.TED": "1",
                   "BASH_FUNC_f%%": "() { :; }"}
         seen = self.probe(env=values)[0]["environment"]
         for name, value in values.items():
@@ -198,7 +199,34 @@ class WorkerTest(Case):
         os.mkdir(folder)
         self.assertEqual(self.probe(cwd=folder)[0]["cwd"], os.path.realpath(folder))
 
-    def test_options_end_at_the_program(self):
+    def test_j7_no_rank_is_bound_unasked(self):
+        own = sorted(os.sched_getaffinity(0))
+        for size in (1, 2, 4):
+            for seen in self.probe(size=size, env={"OMP_NUM_THREADS": None}):
+                self.assertEqual(seen["processors"], own)
+                self.assertEqual(seen["environment"]["OMP_NUM_THREADS"], str(max(1, len(own) // size)))
+        seen = self.probe(env={"OMP_NUM_THREADS": "77"})[0]
+        self.assertEqual(seen["environment"]["OMP_NUM_THREADS"], "77")
+
+    def test_j7_bound_ranks_share_the_cores(self):
+        own = sorted(os.sched_getaffinity(0))
+        seen = self.probe("--bind", "core", size=len(own))
+        self.assertEqual(sorted(p for s in seen for p in s["processors"]), own)
+        self.assertEqual(self.probe("--bind", "numa")[0]["processors"], own)
+
+    def test_what_is_printed_is_what_is_given(self):
+        given = self.probe("-x", "E2E_A=1", size=2)
+        run = self.launch("-np", "2", "-x", "E2E_A=1", "--print-env", env={"PROBE_DIR": self.dir})
+        self.assert_code(run, 0)
+        fresh = {"HVD_JOB_ID", "HVD_AGENT_SOCKET", "MASTER_PORT", "NOTIFY_SOCKET", "TORCHELASTIC_RUN_ID"}
+        for rank, seen in enumerate(given):
+            printed = dict(line.split("=", 1) for line in lines_of(run.out, rank) if "=" in line)
+            self.assertLessEqual(fresh, printed.keys())
+            for name, value in seen["environment"].items():
+                if name not in fresh and "\n" not in value:
+                    self.assertEqual(printed.get(name), value, name)
+
+    def test_a8_options_end_at_the_program(self):
         run = self.launch("-np", "1", "echo", "-np", "9", "--frob", "--")
         self.assertEqual(lines_of(run.out), [(0, "-np 9 --frob --")])
 

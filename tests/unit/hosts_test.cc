@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "launcher/host_choice.h"
 #include "launcher/host_spec.h"
 #include "launcher/suggest.h"
 
@@ -92,6 +93,48 @@ TEST_CASE("lists of the command line") {
   for (const Row& row : rows) CHECK_MESSAGE(list(row.input) == row.expected, row.input);
 }
 
+TEST_CASE("a6: IPv6 addresses stand in brackets, and what is ambiguous is refused") {
+  CHECK(list("[fd00::2]:2,u@[fd00::3]") == "fd00::2:2 u@fd00::3:1");
+  CHECK(list("[fe80::1%eth0]:4") == "fe80::1%eth0:4");
+  CHECK(toml("[[host]]\nname = \"a\"\naddress = \"fd00::2\"") == "a(fd00::2):1");
+  for (const std::string bad : {"fd00::2:2", "fd00::2", "[fd00::2", "[fd00::2]2", "[fd00::zz]:2"}) {
+    CHECK_MESSAGE(list(bad).starts_with("ERROR -H"), bad);
+  }
+}
+
+TEST_CASE("a2: a name is the host, whole, whatever its case, and with its port") {
+  CHECK(list("w.one.test:1,w.two.test:1") == "w.one.test:1 w.two.test:1");
+  CHECK(host_identity("W.One.test", 0) == host_identity("w.one.test", 0));
+  CHECK(host_identity("w.one.test", 0) != host_identity("w", 0));
+  CHECK(host_identity("h1", 2202) != host_identity("h1", 2203));
+  CHECK(host_identity("fd00:0::2", 0) == host_identity("FD00::2", 0));
+}
+
+TEST_CASE("hosts are chosen by name, range and label") {
+  const auto parsed = parse_hosts_toml(
+      "[[host]]\nname = \"gpu[01-04]\"\nlabels = { rack = \"a\" }\n"
+      "[[host]]\nname = \"gpu[05-06]\"\nlabels = { rack = \"b\" }\n",
+      "hosts.toml");
+  REQUIRE(parsed.ok());
+  const auto chosen = [&](const std::vector<std::string>& include,
+                          const std::vector<std::string>& exclude) {
+    std::vector<HostChoice> in, out;
+    for (const std::string& word : include) in.push_back({word, "--include"});
+    for (const std::string& word : exclude) out.push_back({word, "--exclude"});
+    const auto hosts = choose_hosts(parsed->hosts, in, out);
+    return hosts ? text(*hosts) : hosts.error().text;
+  };
+  CHECK(chosen({}, {}) == text(parsed->hosts));
+  CHECK(chosen({"GPU03", "gpu01"}, {}) == "gpu01:1 gpu03:1");
+  CHECK(chosen({"rack=b"}, {}) == "gpu05:1 gpu06:1");
+  CHECK(chosen({"gpu[02-05]"}, {"rack=a"}) == "gpu05:1");
+  CHECK(chosen({}, {"gpu[01-05]"}) == "gpu06:1");
+  CHECK(chosen({}, {"gpu7"}) == "--exclude 'gpu7': no host is named 'gpu7': did you mean 'gpu01'?");
+  CHECK(chosen({"rack=c"}, {}) == "--include 'rack=c': no host has this label");
+  CHECK(chosen({"gpu[1-"}, {}).starts_with("--include 'gpu[1-': "));
+  CHECK(chosen({"rack=a"}, {"rack=a"}) == "--exclude leaves no host");
+}
+
 TEST_CASE("bad lists: one sentence with the entry and what was expected") {
   const std::string names = "expected letters, digits, '.', '-' and '_'";
   const std::vector<Row> rows = {
@@ -134,7 +177,7 @@ TEST_CASE("bad lists: one sentence with the entry and what was expected") {
   for (const Row& row : rows) CHECK(list(row.input) == "ERROR " + row.expected);
 }
 
-TEST_CASE("the same two hosts in six spellings of three syntaxes") {
+TEST_CASE("a1: the same two hosts in six spellings of three syntaxes") {
   for (const std::string last : {"", "\n"}) {
     for (const std::string end : {"\n", "\r\n"}) {
       for (const std::string mark : {"", "\xef\xbb\xbf"}) {
@@ -204,7 +247,7 @@ TEST_CASE("TOML host files") {
   for (const Row& row : rows) CHECK(toml(row.input) == row.expected);
 }
 
-TEST_CASE("bad TOML host files: file, line and column, the text and what was expected") {
+TEST_CASE("a4, a5: bad TOML host files: file, line and column, the text and what was expected") {
   const std::string whole = "expected a whole number from 1 to 65535";
   const std::vector<Row> rows = {
       {"[[host]]\nname = \"a\"\nlots = 8",

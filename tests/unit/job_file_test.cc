@@ -39,6 +39,9 @@ Job example() {
   job.checkpoint_every = "10m";
   job.checkpoint_keep = 9;
   job.max_restarts = 0;
+  job.substitute = job.oversubscribe = true;
+  job.gpus_per_rank = 0;
+  job.binding = Binding::numa;
   Host a;
   a.name = "gpu01";
   a.address = "10.0.0.1";
@@ -100,6 +103,10 @@ void check_same(const Job& a, const Job& b) {
   CHECK(a.checkpoint_every == b.checkpoint_every);
   CHECK(a.checkpoint_keep == b.checkpoint_keep);
   CHECK(a.max_restarts == b.max_restarts);
+  CHECK(a.substitute == b.substitute);
+  CHECK(a.oversubscribe == b.oversubscribe);
+  CHECK(a.gpus_per_rank == b.gpus_per_rank);
+  CHECK(a.binding == b.binding);
   REQUIRE(a.hosts.size() == b.hosts.size());
   for (size_t i = 0; i < a.hosts.size(); ++i) check_same(a.hosts[i], b.hosts[i]);
 }

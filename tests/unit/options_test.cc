@@ -1,6 +1,7 @@
 #include "cli/options.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -110,7 +111,7 @@ TEST_CASE("the number of ranks in every spelling") {
   }
 }
 
-TEST_CASE("one word is one word: a list takes no other, -H adds up") {
+TEST_CASE("a7: one word is one word: a list takes no other, -H adds up") {
   const RunCommand command = run(Words{"-H", "h1,h2", "sh", "-c", "echo $0 ok"});
   CHECK(hosts(command.job) == "h1:1 h2:1");
   CHECK(command.job.argv == Words{"sh", "-c", "echo $0 ok"});
@@ -122,7 +123,7 @@ TEST_CASE("one word is one word: a list takes no other, -H adds up") {
   CHECK(run("-x A={} -x A=%% train").job.set == Variables{{"A", "%%"}});
 }
 
-TEST_CASE("left of the program everything must be known; right of it nothing is touched") {
+TEST_CASE("a8, a9: left of the program everything must be known; right of it nothing is touched") {
   CHECK(error("--npp 2 -H h1 -- true") == "unknown option '--npp': did you mean '--np'?");
   CHECK(error("--elas -H h1 true") == "unknown option '--elas': did you mean '--elastic'?");
   CHECK(error("--checkpoint -H h1 true") ==
@@ -224,7 +225,7 @@ TEST_CASE("host files that cannot be read or hold mistakes") {
         lots.path() + ":3:1: unknown key 'lots' in [[host]]: did you mean 'slots'?");
 }
 
-TEST_CASE("more ranks than slots") {
+TEST_CASE("j3: more ranks than slots") {
   CHECK(error("-np 5 -H h1:2,h2:2 train") ==
         "--np 5: 5 ranks do not fit: the hosts have 4 slots (h1: 2, h2: 2); --oversubscribe allows "
         "more ranks than slots");
@@ -267,12 +268,21 @@ TEST_CASE("without hosts it is this one") {
   CHECK_FALSE(run("-H other@localhost:2 train").job.hosts[0].local);
 }
 
-TEST_CASE("slots = auto is known for this machine only") {
+TEST_CASE("slots = auto is known of this machine and asked of others") {
   CHECK(hosts(run("-H localhost:auto train").job) == "localhost:3");
-  CHECK(
-      error("-H h1:auto train") ==
-      "-H: host 'h1' has slots = \"auto\", which this version can find out for the launcher's own "
-      "machine only: expected a number");
+  RunCommand unsized = run("-H h0:2,h1:auto,h2:auto train");
+  CHECK(unsized.unsized == std::vector<uint32_t>{1, 2});
+  CHECK(unsized.placement.empty());
+  AgentHello cpus, gpus;
+  cpus.cores = gpus.cores = 64;
+  gpus.gpus = 8;
+  REQUIRE(place_ranks(unsized, {cpus, gpus}).ok());
+  CHECK(hosts(unsized.job) == "h0:2 h1:64 h2:8");
+  CHECK(unsized.job.size == 74);
+  RunCommand many = run("-np 100 -H h1:auto train");
+  const Status placed = place_ranks(many, {cpus});
+  REQUIRE_FALSE(placed.ok());
+  CHECK(placed.error().text.starts_with("--np 100: 100 ranks do not fit: the hosts have 64 slots"));
   CHECK(hosts(run("-N 2 -H h1:auto train").job) == "h1:2");
 }
 
@@ -386,6 +396,61 @@ TEST_CASE("what travels to the workers") {
   const Job set = run("-np 2 -x TOKEN -x HOME=/h -x A=1 -x A=2 train").job;
   CHECK(set.set == Variables{{"TOKEN", "s3cr3t"}, {"HOME", "/h"}, {"A", "2"}});
   CHECK(set.set_by_name == Words{"TOKEN"});
+}
+
+TEST_CASE("a file of variables") {
+  const HostFileOnDisk file("# comment\n\n  A=1=2 # no comment\nTOKEN\r\nB='x'\nA.B=\n", ".env");
+  const Job job = run(Words{"--env-file", file.path(), "-x", "B=y", "train"}).job;
+  CHECK(job.set ==
+        Variables{{"A", "1=2 # no comment"}, {"TOKEN", "s3cr3t"}, {"A.B", ""}, {"B", "y"}});
+  CHECK(job.set_by_name == Words{"TOKEN"});
+  const HostFileOnDisk bad("A=1\n=2\n", ".env");
+  CHECK(error(Words{"--env-file", bad.path(), "train"}) ==
+        "--env-file: " + bad.path() + ":2: '=2': expected NAME=VALUE or NAME");
+  CHECK(error("--env-file /none/such train").find("/none/such") != std::string::npos);
+}
+
+TEST_CASE("d1: a program of the active environment is meant by its path") {
+  char folder[] = "/tmp/hvd-venv-test-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const std::string program = std::string(folder) + "/python3";
+  std::ofstream(program) << "#!/bin/sh\n";
+  REQUIRE(chmod(program.c_str(), 0755) == 0);
+  Surroundings around = here();
+  around.environment = {{"PATH", std::string(folder) + ":/bin"}};
+  const auto program_of = [&](const Words& line) {
+    const auto command = parse_command(line, around);
+    REQUIRE_MESSAGE(command.ok(), command.error().text);
+    return std::get<RunCommand>(*command).job.argv[0];
+  };
+  CHECK(program_of({"python3"}) == "python3");
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    around.environment.resize(1);
+    around.environment.emplace_back(name, folder);
+    CHECK(program_of({"python3"}) == program);
+    CHECK(program_of({"sh"}) == "sh");
+    CHECK(program_of({"none-such"}) == "none-such");
+    CHECK(program_of({"./python3"}) == "./python3");
+  }
+  unlink(program.c_str());
+  rmdir(folder);
+}
+
+TEST_CASE("which hosts, GPUs and cores") {
+  CHECK(hosts(run("-H h[1-4]:2 --include h[1-3] --exclude h2 train").job) == "h1:2 h3:2");
+  CHECK(error("-H h1,h2 --include h3 train").starts_with("--include 'h3': no host is named 'h3'"));
+  CHECK(error("-H h1 --include h1,,h2 train").starts_with("--include 'h1,,h2': expected hosts"));
+  const Job job = run("-np 2 --gpus-per-rank 0 --bind numa --substitute --oversubscribe train").job;
+  CHECK(job.gpus_per_rank == 0u);
+  CHECK(job.binding == Binding::numa);
+  CHECK(job.substitute);
+  CHECK(job.oversubscribe);
+  CHECK_FALSE(run("train").job.gpus_per_rank.has_value());
+  CHECK(error("--bind socket train") == "--bind 'socket': expected none, core or numa");
+  const RunCommand printed = run("-np 2 --print-env train");
+  CHECK(printed.print_env);
+  CHECK(printed.job.argv == Words{"env"});
+  CHECK(run("-np 2 --print-env").job.argv == Words{"env"});
 }
 
 TEST_CASE("a [job] table fills what the command line does not say") {
@@ -599,7 +664,7 @@ TEST_CASE("the plan as a table") {
         "-     s     -           (spare)\n");
 }
 
-TEST_CASE("the same plan for six spellings of a host file") {
+TEST_CASE("a1: the same plan for six spellings of a host file") {
   const std::string plan = dry_run_text(run("-H h1:4,h2:2 true"));
   for (const std::string& content :
        {std::string("h1:4\nh2:2\n"), std::string("h1:4\nh2:2"), std::string("h1:4\r\nh2:2\r\n"),

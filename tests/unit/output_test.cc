@@ -1,5 +1,5 @@
 // What the ranks write becomes lines on a page: cutting, prefixes, folding, and where logs go.
-#include "launcher/output.h"
+#include "base/template.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

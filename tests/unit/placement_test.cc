@@ -33,7 +33,7 @@ std::string text(const Placement& placement) {
 
 }  // namespace
 
-TEST_CASE("ranks fill the hosts in their order, slot by slot") {
+TEST_CASE("j1: ranks fill the hosts in their order, slot by slot") {
   struct Row {
     std::vector<Host> hosts;
     uint32_t size;
@@ -75,7 +75,7 @@ TEST_CASE("too many ranks: the error names both numbers and the hosts") {
   CHECK(spares.error().text == "no host can hold a rank: every one of them is a spare");
 }
 
-TEST_CASE("a newcomer takes exactly the lost host's ranks") {
+TEST_CASE("j2: a newcomer takes exactly the lost host's ranks") {
   const std::vector<Host> hosts = {host("a", 2), host("b", 1), host("c", 2), host("s", 2, true)};
   const auto placed = place(hosts, 5);
   REQUIRE(placed.ok());

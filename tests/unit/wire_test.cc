@@ -5,6 +5,7 @@
 
 #include "base/frame.h"
 #include "base/message.h"
+#include "base/template.h"
 #include "base/time.h"
 #include "launcher/terminal_text.h"
 

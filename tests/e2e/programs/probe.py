@@ -20,6 +20,7 @@ seen = {
     "stdin": os.readlink("/proc/self/fd/0"),
     "fds": sorted(int(n) for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")),
     "blocked": int(status["SigBlk"], 16),
+    "processors": sorted(os.sched_getaffinity(0)),
     "session_leader": os.getsid(0) == os.getpid(),
 }
 path = os.path.join(os.environ["PROBE_DIR"], os.environ["HVD_RANK"] + ".json")

@@ -1,4 +1,4 @@
-#include "launcher/output.h"
+#include "base/template.h"
 
 namespace hvd {
 

@@ -1,0 +1,13 @@
+// Text with {names} in it. Pure.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace hvd {
+
+// "{name}" replaced for the names given; other text stays.
+std::string fill_template(std::string_view text, const std::map<std::string, std::string>& values);
+
+}  // namespace hvd

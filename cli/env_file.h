@@ -1,0 +1,16 @@
+// --env-file: variables for the ranks, one to a line.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace hvd {
+
+// The lines as -x takes them, NAME=VALUE (everything after the first '=' to the end of the line,
+// nothing quoted or expanded) or NAME. Empty lines and lines that begin with '#' are left out. An
+// error has the file and the line.
+Result<std::vector<std::string>> read_env_file(const std::string& path);
+
+}  // namespace hvd

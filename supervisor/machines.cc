@@ -1,0 +1,93 @@
+#include "supervisor/machines.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/gpu_view.h"
+
+namespace hvd {
+
+namespace {
+
+std::optional<std::string> value_of(const Variables& variables, const std::string& name) {
+  std::optional<std::string> value;
+  for (const auto& variable : variables) {
+    if (variable.first == name) value = variable.second;
+  }
+  return value;
+}
+
+std::string counted(uint32_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+uint32_t gpus_of(const Job& job, const KnownMachine& machine) {
+  const Host& host = job.hosts[machine.host];
+  std::optional<std::string> visible = value_of(job.set, "CUDA_VISIBLE_DEVICES");
+  if (!visible) visible = value_of(host.env, "CUDA_VISIBLE_DEVICES");
+  if (visible) return static_cast<uint32_t>(gpu_view(visible, 0).size());
+  if (!host.gpus.empty()) return static_cast<uint32_t>(host.gpus.size());
+  return machine.hello.gpus;
+}
+
+std::string gpu_shortage(const Job& job, const KnownMachine& machine, uint32_t ranks) {
+  const std::string& name = job.hosts[machine.host].name;
+  const uint32_t gpus = gpus_of(job, machine);
+  if (job.gpus_per_rank) {
+    const uint64_t needed = uint64_t{*job.gpus_per_rank} * ranks;
+    if (needed <= gpus) return "";
+    return name + ": " + counted(ranks, "rank") + " with " + counted(*job.gpus_per_rank, "GPU") +
+           " each do not fit its " + counted(gpus, "GPU");
+  }
+  if (gpus == 0 || ranks <= gpus || job.oversubscribe) return "";
+  return name + ": " + counted(ranks, "slot") + ", " + counted(gpus, "GPU") +
+         ": two ranks would share one; --gpus-per-rank 0 hides the GPUs from the ranks, "
+         "--oversubscribe lets them share";
+}
+
+std::vector<std::string> shared_machines(const Job& job,
+                                         const std::vector<KnownMachine>& machines) {
+  std::map<std::pair<std::string, uint64_t>, std::vector<std::string>> names;
+  for (const KnownMachine& machine : machines) {
+    if (machine.hello.boot_id.empty() || machine.hello.network == 0) continue;
+    names[{machine.hello.boot_id, machine.hello.network}].push_back(job.hosts[machine.host].name);
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [identity, hosts] : names) {
+    if (hosts.size() < 2) continue;
+    std::string text;
+    for (size_t i = 0; i < hosts.size(); ++i) {
+      text += (i == 0 ? "" : i + 1 < hosts.size() ? ", " : " and ") + hosts[i];
+    }
+    sentences.push_back(text + " are one machine: their ranks share its cores and GPUs");
+  }
+  std::sort(sentences.begin(), sentences.end());
+  return sentences;
+}
+
+std::string thread_shares(const Job& job, const std::vector<KnownMachine>& machines,
+                          const Placement& placement) {
+  const std::string name = "OMP_NUM_THREADS";
+  if (value_of(job.set, name) || value_of(job.forwarded, name)) return "";
+  std::map<uint32_t, std::string> hosts_by_share;
+  for (const HostPlaces& places : placement) {
+    const auto machine = std::find_if(machines.begin(), machines.end(),
+                                      [&](const KnownMachine& m) { return m.host == places.host; });
+    const Host& host = job.hosts[places.host];
+    if (machine == machines.end() || value_of(host.env, name)) continue;
+    const auto ranks = static_cast<uint32_t>(places.places.size());
+    std::string& hosts = hosts_by_share[std::max(1u, machine->hello.cores / ranks)];
+    hosts += (hosts.empty() ? "" : ", ") + host.name;
+  }
+  std::string text;
+  for (const auto& [share, hosts] : hosts_by_share) {
+    text += (text.empty() ? "" : "; ") + std::to_string(share) + " on " + hosts;
+  }
+  return text;
+}
+
+}  // namespace hvd
