@@ -21,9 +21,10 @@ constexpr size_t kMostNoise = 64u << 10;
 // quote, backslash, exclamation mark or newline.
 //
 // f finds the folders that may hold the cache, in order. A cached binary runs if folder and file
-// are ours alone and it is the very file that was verified: ok.* beside it names inode, change time
-// and length, which nobody changes unseen. It is looked at and run through one descriptor, so that
-// another file put in its place meanwhile is not what runs.
+// are ours alone and it is the very file that was verified, which v tells without starting a
+// program: `same` is a second name of that file, and `ok` is as old as its verification. It is
+// looked at and run through one descriptor, so that another file put in its place meanwhile is not
+// what runs.
 //
 // p says why a folder is no good (nothing if it is): not ours, not writable, full, or on a file
 // system without execution, which an empty program tells.
@@ -34,9 +35,10 @@ constexpr std::string_view kScript =
     "2) d=${TMPDIR:-/var/tmp}/hvdlaunch-$(id -u);; "
     "*) d=${XDG_RUNTIME_DIR:-/tmp}/hvdlaunch-$(id -u);; esac; D=$d/$B; b=$D/hvdlaunch; }; "
     "o() { test -O \"$1\" && if test -h \"$1\"; then false; fi; }; "
-    "v() { stat -L -c %i.%Z.%s /proc/self/fd/9 2>/dev/null || echo unknown; }; "
+    "v() { test /proc/self/fd/9 -ef \"$D/same\" && test -f \"$D/ok\" && "
+    "if test \"$b\" -nt \"$D/ok\"; then false; fi; }; "
     "for i in 1 2 3; do f $i; if o \"$d\" && o \"$D\" && o \"$b\" && test -x \"$b\"; then "
-    "exec 9<\"$b\"; test -f \"$D/ok.$(v)\" && exec /proc/self/fd/9 agent @ARGS@; fi; done; "
+    "exec 9<\"$b\"; v && exec /proc/self/fd/9 agent @ARGS@; fi; done; "
     "e() { echo; echo hvdlaunch-agent-error $*; exit 1; }; "
     "x=$(getconf GNU_LIBC_VERSION 2>/dev/null) || x=$(ldd --version 2>&1 | head -n 1); "
     "echo; echo hvdlaunch-agent-need $(uname -m) ${x:-unknown}; "
@@ -55,7 +57,7 @@ constexpr std::string_view kScript =
     "test \"${s%% *}\" = \"$h\" || e $t arrived damaged; "
     "m=$(chmod 700 \"$t\" 2>&1) || e $m; "
     "m=$(/proc/self/fd/9 --version 2>&1 </dev/null) || e it cannot be run there: $m; "
-    "m=$(mv -f \"$t\" \"$b\" 2>&1) || e $m; : >\"$D/ok.$(v)\"; "
+    "ln -f \"$t\" \"$D/same\" 2>/dev/null; m=$(mv -f \"$t\" \"$b\" 2>&1) || e $m; : >\"$D/ok\"; "
     "i=0; for f in $(ls -t \"$d\"); do i=$((i+1)); "
     "if test $i -gt 3 && test -f \"$d/$f/hvdlaunch\"; then rm -rf \"$d/$f\"; fi; done; "
     "exec /proc/self/fd/9 agent @ARGS@";
