@@ -3,9 +3,9 @@
 // an ssh-agent that asks its user), so all of it runs in a thread of its own and the loop only
 // takes the result.
 //
-// One loop for all hosts would still need threads for resolver and ssh-agent, since both wait inside
-// a library, and would save little: of the 2.3 to 3.0 ms of CPU time that a host costs the launcher
-// (200 hosts behind one sshd, 17 MiB in all), plain libssh takes 1.7 to 2.1.
+// One loop for all hosts would still need threads for resolver and ssh-agent, since both wait
+// inside a library, and would save little: of the 2.3 to 3.0 ms of CPU time that a host costs the
+// launcher (200 hosts behind one sshd, 17 MiB in all), plain libssh takes 1.7 to 2.1.
 #pragma once
 
 #include <memory>
