@@ -9,12 +9,10 @@
 #include <memory>
 #include <set>
 
-#include "base/build_id.h"
 #include "base/exit_codes.h"
 #include "base/poller.h"
-#include "launcher/agent_link.h"
 #include "launcher/event_log.h"
-#include "launcher/open_channel.h"
+#include "launcher/host_links.h"
 #include "launcher/rank_output.h"
 #include "launcher/signals.h"
 #include "launcher/state_folder.h"
@@ -52,11 +50,8 @@ class Launch {
       : job_(job),
         settings_(settings),
         started_(now()),
-        build_(own_build_id()),
-        links_(job.hosts.size()),
-        watched_(job.hosts.size(), -1),
+        links_(job, poller_, kFirstHost, settings.accept_new_host_keys),
         on_started_(std::move(on_started)),
-        opener_(job, build_, settings.accept_new_host_keys),
         output_(job, settings, screen_, files_),
         policy_(job, placement, std::hash<std::string>()(job.id)) {}
 
@@ -79,11 +74,8 @@ class Launch {
   void note_start(const WorkerStarted& m);
   void take_written();
   void warn_of_slow_files(Time now);
-  void judge_links(Time now);
-  void take_news(uint32_t host, std::vector<AgentLink::News>& news);
+  void take_news(std::vector<HostLinks::News>& news);
   void take(uint32_t host, FromAgent message);
-  void link_down(uint32_t host, const AgentLink::Down& down);
-  void watch_link(uint32_t host);
   void drop_link(uint32_t host);
 
   void step_queue();
@@ -94,7 +86,6 @@ class Launch {
   void perform_one(const Say& action);
   void perform_one(const Finish& action);
   bool tell_waits(Say::Level level);
-  Result<const AgentBinary*> binary();
 
   void open_input(uint32_t host, const StartAttempt& start);
   void pass_input();
@@ -108,24 +99,20 @@ class Launch {
   const Job& job_;
   const LaunchSettings& settings_;
   const Time started_;
-  const std::string build_;
   Poller poller_;
   Signals signals_;
   Suspension suspension_;
   Writer screen_;  // stdout and stderr
   Writer files_;
   StateFolder state_;
-  std::vector<std::unique_ptr<AgentLink>> links_;
-  std::vector<int> watched_;  // descriptor of each link that the poller has
+  HostLinks links_;
   std::function<void()> on_started_;
   std::set<uint32_t> started_ranks_;  // while somebody waits for all
-  ChannelOpener opener_;
   RankOutput output_;
   std::optional<StdinReader> input_;
   InputTarget input_target_{};
   Policy policy_;
   std::deque<Event> queue_;
-  std::optional<AgentBinary> binary_;
   Progress progress_;
   std::string history_;  // lines that wait for the file
   bool history_open_ = false;
@@ -178,7 +165,9 @@ void Launch::turn() {
   if (suspension_.ready(now())) stand_still();
   const Time at = now();
   last_turn_ = at;
-  judge_links(at);
+  std::vector<HostLinks::News> news;
+  links_.judge(at, news);
+  take_news(news);
   if (waits_told_at_ && *waits_told_at_ <= at) {
     waits_told_at_.reset();
     if (!finish_ && tell_waits(Say::Level::info)) waits_told_at_ = at + kWaitNews;
@@ -198,21 +187,16 @@ std::optional<Time> Launch::next_deadline() const {
   next = earlier(next, waits_told_at_);
   next = earlier(next, output_.deadline());
   if (finish_ && !files_.idle()) next = earlier(next, last_turn_ + kSlowFile);
-  for (const auto& link : links_) {
-    if (link) next = earlier(next, link->deadline());
-  }
-  return next;
+  return earlier(next, links_.deadline());
 }
 
 void Launch::handle(const Ready& ready) {
   if (ready.id == kSignals) return read_signals();
   if (ready.id == kWriterNews) return take_written();
   if (ready.id == kInputNews) return pass_input();
-  const auto host = static_cast<uint32_t>(ready.id - kFirstHost);
-  if (!links_[host]) return;
-  std::vector<AgentLink::News> news;
-  links_[host]->advance(now(), news);
-  take_news(host, news);
+  std::vector<HostLinks::News> news;
+  links_.serve(static_cast<uint32_t>(ready.id - kFirstHost), now(), news);
+  take_news(news);
 }
 
 void Launch::read_signals() {
@@ -230,11 +214,10 @@ void Launch::read_signals() {
 void Launch::suspend() {
   if (suspension_.begun()) return;
   std::set<uint32_t> hosts;
-  for (uint32_t host = 0; host < links_.size(); ++host) {
-    if (!links_[host] || !links_[host]->up()) continue;
+  for (uint32_t host = 0; host < links_.count(); ++host) {
+    if (!links_.up(host)) continue;
     hosts.insert(host);
-    links_[host]->send(Suspend{});
-    watch_link(host);
+    links_.send(host, Suspend{});
   }
   suspension_.begin(std::move(hosts), now());
 }
@@ -243,20 +226,15 @@ void Launch::stand_still() {
   suspension_.end();
   Signals::stop_here();
   last_turn_ = now();
-  for (uint32_t host = 0; host < links_.size(); ++host) {
-    if (!links_[host] || !links_[host]->up()) continue;
-    links_[host]->forgive_silence(last_turn_);
-    links_[host]->send(Resume{});
-    watch_link(host);
+  for (uint32_t host = 0; host < links_.count(); ++host) {
+    if (!links_.up(host)) continue;
+    links_.find(host)->forgive_silence(last_turn_);
+    links_.send(host, Resume{});
   }
 }
 
 void Launch::take_written() {
-  for (const auto& [host, credit] : output_.take_credit()) {
-    if (!links_[host]) continue;
-    links_[host]->send(credit);
-    watch_link(host);
-  }
+  for (const auto& [host, credit] : output_.take_credit()) links_.send(host, credit);
   if (screen_.stdout_broken() && !stdout_broken_ && !finish_) {
     stdout_broken_ = true;
     output_.discard();
@@ -274,24 +252,15 @@ void Launch::warn_of_slow_files(Time now) {
                                            "; ranks that go on writing will have to wait"});
 }
 
-void Launch::judge_links(Time now) {
-  for (uint32_t host = 0; host < links_.size(); ++host) {
-    if (!links_[host] || !links_[host]->deadline() || *links_[host]->deadline() > now) continue;
-    std::vector<AgentLink::News> news;
-    links_[host]->judge(now, news);
-    take_news(host, news);
-  }
-}
-
-void Launch::take_news(uint32_t host, std::vector<AgentLink::News>& news) {
-  for (AgentLink::News& one : news) {
-    if (auto* message = std::get_if<FromAgent>(&one)) {
-      take(host, std::move(*message));
+void Launch::take_news(std::vector<HostLinks::News>& news) {
+  for (HostLinks::News& one : news) {
+    if (const auto* down = std::get_if<AgentLink::Down>(&one.what)) {
+      queue_.push_back(HostDown{one.host, down->end, down->reason});
+      drop_link(one.host);
     } else {
-      link_down(host, std::get<AgentLink::Down>(one));
+      take(one.host, std::move(std::get<FromAgent>(one.what)));
     }
   }
-  watch_link(host);
 }
 
 void Launch::take(uint32_t host, FromAgent message) {
@@ -304,7 +273,7 @@ void Launch::take(uint32_t host, FromAgent message) {
   if (std::holds_alternative<Suspended>(message)) return suspension_.heard(host);
   if (auto* m = std::get_if<WorkerStarted>(&message)) note_start(*m);
   if (auto* m = std::get_if<AgentHello>(&message)) {
-    Channel& channel = links_[host]->channel();
+    const Channel& channel = links_.find(host)->channel();
     queue_.push_back(HostUp{host, *m, channel.peer_address(), channel.own_address()});
     return;
   }
@@ -317,23 +286,8 @@ void Launch::note_start(const WorkerStarted& m) {
   if (started_ranks_.size() == job_.size) std::exchange(on_started_, nullptr)();
 }
 
-void Launch::link_down(uint32_t host, const AgentLink::Down& down) {
-  queue_.push_back(HostDown{host, down.end, down.reason});
-  drop_link(host);
-}
-
-void Launch::watch_link(uint32_t host) {
-  const AgentLink* link = links_[host].get();
-  const int fd = link == nullptr || link->down() ? -1 : links_[host]->channel().fd();
-  if (watched_[host] >= 0 && watched_[host] != fd) poller_.forget(watched_[host]);
-  watched_[host] = fd;
-  if (fd >= 0) poller_.watch(fd, kFirstHost + host, links_[host]->channel().interest());
-}
-
 void Launch::drop_link(uint32_t host) {
-  if (watched_[host] >= 0) poller_.forget(watched_[host]);
-  watched_[host] = -1;
-  links_[host].reset();
+  links_.drop(host);
   suspension_.heard(host);
   output_.end_host(host);
 }
@@ -359,23 +313,10 @@ void Launch::perform(const Actions& actions) {
 }
 
 void Launch::perform_one(const Connect& action) {
-  const uint32_t host = action.host;
-  drop_link(host);
-  Result<std::unique_ptr<Channel>> channel = opener_.open(host);
-  if (!channel) {
-    queue_.push_back(HostDown{host, HostEnd::refused, channel.error().text});
-    return;
-  }
-  LauncherHello hello;
-  hello.job = job_.id;
-  hello.host_name = job_.hosts[host].name;
-  hello.silence_ns = static_cast<uint64_t>(job_.silence.count());
-  hello.failure_grace_ns = static_cast<uint64_t>(job_.failure_grace.count());
-  BinarySource source;
-  if (!job_.hosts[host].local) source = [this] { return binary(); };
-  links_[host] = std::make_unique<AgentLink>(job_.hosts[host].name, build_, std::move(*channel),
-                                             hello, now() + job_.start_timeout, source);
-  watch_link(host);
+  drop_link(action.host);
+  std::vector<HostLinks::News> news;
+  links_.open(action.host, news);
+  take_news(news);
   if (!waits_told_at_) waits_told_at_ = now() + kWaitNews;
 }
 
@@ -383,8 +324,9 @@ void Launch::perform_one(const Connect& action) {
 bool Launch::tell_waits(Say::Level level) {
   const Time at = now();
   size_t waiting = 0;
-  for (const auto& link : links_) {
-    if (!link || link->up() || link->down() || ++waiting > kMostWaitsTold) continue;
+  for (uint32_t host = 0; host < links_.count(); ++host) {
+    const AgentLink* link = links_.find(host);
+    if (link == nullptr || link->up() || link->down() || ++waiting > kMostWaitsTold) continue;
     perform_one(Say{level, "still waiting: " + link->waiting_for(at)});
   }
   if (waiting > kMostWaitsTold) {
@@ -394,23 +336,13 @@ bool Launch::tell_waits(Say::Level level) {
   return waiting > 0;
 }
 
-Result<const AgentBinary*> Launch::binary() {
-  if (!binary_) {
-    Result<AgentBinary> read = read_own_binary();
-    if (!read) return read.error();
-    binary_ = std::move(*read);
-  }
-  return &*binary_;
-}
-
 void Launch::perform_one(const Send& action) {
-  if (!links_[action.host]) return;
+  if (links_.find(action.host) == nullptr) return;
   if (const auto* start = std::get_if<StartAttempt>(&action.message)) {
     output_.open(action.host, *start);
     open_input(action.host, *start);
   }
-  links_[action.host]->send(action.message);
-  watch_link(action.host);
+  links_.send(action.host, action.message);
 }
 
 void Launch::perform_one(const Say& action) {
@@ -422,7 +354,7 @@ void Launch::perform_one(const Say& action) {
 
 void Launch::perform_one(const Finish& action) {
   // Where a host refused us, those that are still tried again are no better.
-  if (action.code == 69) tell_waits(Say::Level::error);
+  if (action.code == kExitNoHosts) tell_waits(Say::Level::error);
   finish_ = action;
   if (stdout_broken_) output_.drop_all();
 }
@@ -440,9 +372,8 @@ void Launch::open_input(uint32_t host, const StartAttempt& start) {
 void Launch::pass_input() {
   StdinReader::Piece piece = input_->take();
   const auto& [host, attempt, rank] = input_target_;
-  if (!links_[host] || (piece.bytes.empty() && !piece.last)) return;
-  links_[host]->send(Input{attempt, rank, piece.last, std::move(piece.bytes)});
-  watch_link(host);
+  if (piece.bytes.empty() && !piece.last) return;
+  links_.send(host, Input{attempt, rank, piece.last, std::move(piece.bytes)});
 }
 
 // ---- the end ----
@@ -455,22 +386,15 @@ void Launch::wind_up(Time now) {
     report();
     reported_ = true;
     goodbye_until_ = now + kGoodbyeLimit;
-    for (uint32_t host = 0; host < links_.size(); ++host) {
-      if (!links_[host]) continue;
-      if (!links_[host]->up()) {
-        drop_link(host);
-        continue;
-      }
-      links_[host]->send(Goodbye{0});
-      watch_link(host);
+    for (uint32_t host = 0; host < links_.count(); ++host) {
+      if (!links_.up(host)) drop_link(host);
+      links_.send(host, Goodbye{0});
     }
   }
-  bool waiting = false;
-  for (uint32_t host = 0; host < links_.size(); ++host) {
-    if (links_[host] && now >= *goodbye_until_) drop_link(host);
-    waiting = waiting || links_[host];
+  if (now >= *goodbye_until_) {
+    for (uint32_t host = 0; host < links_.count(); ++host) drop_link(host);
   }
-  if (waiting) return;
+  if (links_.any()) return;
   goodbye_until_.reset();
   over_ = screen_.idle() && files_.idle();
 }
