@@ -145,7 +145,7 @@ class HostsTest(LabCase):
         self.assertEqual(sorted(line for _, line in lines_of(run.out)), ["h1"] * cores + ["h2"] * 2)
         plan = self.launch("-H", "h1:auto", "--dry-run", "hostname")
         self.assertEqual(len(plan.out.splitlines()), 1 + cores, str(plan))
-        self.assert_code(self.launch("-H", "h1:auto,h9:auto", "true"), 69)
+        self.assert_code(self.launch("-H", "h1:auto,h9:auto", "--start-timeout", "3", "true"), 69)
 
     def test_j6_the_local_rank_is_the_plan_s_and_not_a_matter_of_names(self):
         script = "hostname rank$HVD_RANK; echo $(hostname) $LOCAL_RANK $HVD_LOCAL_SIZE"
