@@ -110,23 +110,46 @@ class Reader {
   SshConfigText& config_;
 };
 
+// Of several '*' only the last one can be held to more text, so time stays bounded.
 bool matches(std::string_view pattern, std::string_view text) {
-  while (!pattern.empty() && pattern.front() != '*') {
-    if (text.empty() || (pattern.front() != '?' && pattern.front() != text.front())) return false;
-    pattern.remove_prefix(1);
-    text.remove_prefix(1);
+  size_t p = 0, t = 0, star = std::string_view::npos, held = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      held = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++held;
+    } else {
+      return false;
+    }
   }
-  if (pattern.empty()) return text.empty();
-  pattern.remove_prefix(std::min(pattern.find_first_not_of('*'), pattern.size()));
-  if (pattern.empty()) return true;
-  for (; !text.empty(); text.remove_prefix(1)) {
-    if (matches(pattern, text)) return true;
-  }
-  return false;
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
 bool holds(const SshBlock& block, const std::string& host) {
   return block.patterns.empty() || matches_ssh_patterns(block.patterns, host);
+}
+
+// A HostName with %h in it.
+std::string with_host(std::string_view value, const std::string& host) {
+  std::string name;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string_view token = value.substr(i, 2);
+    if (token == "%h") {
+      name += host;
+    } else if (token == "%%") {
+      name += '%';
+    } else {
+      name += value[i];
+      continue;
+    }
+    ++i;
+  }
+  return name;
 }
 
 }  // namespace
@@ -169,6 +192,9 @@ std::vector<SshDirective> directives_for(const SshConfigText& config, const std:
   for (const SshBlock& block : config.blocks) {
     if (!holds(block, host)) continue;
     found.insert(found.end(), block.directives.begin(), block.directives.end());
+  }
+  for (SshDirective& one : found) {
+    if (is(one.keyword, "hostname")) one.value = with_host(one.value, host);
   }
   return found;
 }

@@ -48,7 +48,7 @@ struct SshConfigUse {
 SshConfigUse config_use(const SshConfigText& config, const std::string& host);
 
 // The directives that hold for a host, in the order in which the first one counts, for machines
-// without OpenSSH. Nothing of `beyond` is in it.
+// without OpenSSH; the host stands in HostName for %h. Nothing of `beyond` is in it.
 std::vector<SshDirective> directives_for(const SshConfigText& config, const std::string& host);
 
 // Whether any block, for whatever host, has a directive of that name.

@@ -4,9 +4,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
+
+#include "launcher/host_spec.h"
 
 namespace hvd {
 
@@ -100,11 +101,7 @@ class Planner {
 void Planner::set_place() {
   const std::string name = value("hostname");
   plan_.host_name = name.empty() ? target_.address : name;
-  for (size_t at = name.find("%h"); at != name.npos; at = plan_.host_name.find("%h")) {
-    plan_.host_name.replace(at, 2, target_.address);
-  }
-  const std::string port = value("port");
-  std::from_chars(port.data(), port.data() + port.size(), plan_.port);
+  if (const auto port = parse_count(value("port"), 1, 65'535)) plan_.port = static_cast<int>(*port);
   if (target_.port != 0) plan_.port = target_.port;
   const std::string user = value("user");
   plan_.user = user.empty() ? account_.user : user;

@@ -116,6 +116,22 @@ TEST_CASE("without any answer the usual holds") {
   CHECK(usual.beyond.empty());
 }
 
+TEST_CASE("a host's own name stands in HostName once, whatever is in it") {
+  const auto directives = directives_for(config("HostName %h.lan%%h\n"), "fe80::1%hme0");
+  REQUIRE(directives.size() == 1);
+  CHECK(directives[0].value == "fe80::1%hme0.lan%h");
+  CHECK(plan("hostname fe80::1%hme0\n").host_name == "fe80::1%hme0");
+}
+
+TEST_CASE("a port that is none does not count, and many stars take no time") {
+  CHECK(plan("port 99999\n").port == 22);
+  CHECK(plan("port -1\n").port == 22);
+  std::string stars;
+  for (int i = 0; i < 40; ++i) stars += "*a";
+  CHECK_FALSE(matches_ssh_patterns({stars + "*b"}, std::string(200, 'a')));
+  CHECK(matches_ssh_patterns({stars + "*"}, std::string(200, 'a')));
+}
+
 TEST_CASE("an answer is taken over") {
   const SshPlan p = plan(
       "hostname 10.0.0.1\nport 2222\nuser train\nidentitiesonly yes\nidentityfile ~/a\n"
