@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "launcher/host_spec.h"
+
 namespace hvd {
 
 namespace {
@@ -17,12 +19,10 @@ void put_escaped(std::string& out, unsigned char byte) {
 // takes for a command (U+0080 to U+009F are); 0 if they are none.
 size_t plain_character(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
-  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
-  }
-  return lead == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0 ? 0 : length;
+  const std::string_view character = text.substr(0, lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2);
+  const bool command =
+      lead == 0xc2 && character.size() == 2 && static_cast<unsigned char>(character[1]) < 0xa0;
+  return command || !is_utf8(character) ? 0 : character.size();
 }
 
 }  // namespace

@@ -139,8 +139,9 @@ TEST_CASE("durations") {
 
 TEST_CASE("remote text cannot steer the terminal") {
   CHECK(terminal_lines("p: ", "a\x1b[31m\nb\r") == "p: a\\x1b[31m\np: b\\x0d\n");
-  // The commands of 8-bit terminals, and what is cut off.
+  // The commands of 8-bit terminals, what is cut off, and other spellings of ASCII.
   CHECK(terminal_lines("", "\xc2\x9b\x9b\xe2\x82") == "\\xc2\\x9b\\x9b\\xe2\\x82\n");
+  CHECK(terminal_lines("", "\xe0\x80\x9b") == "\\xe0\\x80\\x9b\n");
   CHECK(terminal_lines("", "\xc2\xa0\xc5\x9b \xe2\x82\xac \xf0\x9f\x9a\x80") ==
         "\xc2\xa0\xc5\x9b \xe2\x82\xac \xf0\x9f\x9a\x80\n");
 }
