@@ -264,10 +264,10 @@ void Launch::take_news(std::vector<HostLinks::News>& news) {
 }
 
 void Launch::take(uint32_t host, FromAgent message) {
-  if (auto* m = std::get_if<Output>(&message)) return output_.take(*m, now());
-  if (auto* m = std::get_if<OutputEnd>(&message)) return output_.end(*m);
+  if (auto* m = std::get_if<Output>(&message)) return output_.take(host, *m, now());
+  if (auto* m = std::get_if<OutputEnd>(&message)) return output_.end(host, *m);
   if (auto* m = std::get_if<InputCredit>(&message)) {
-    if (input_) input_->grant(m->bytes);
+    if (input_ && host == input_target_.host) input_->grant(m->bytes);
     return;
   }
   if (std::holds_alternative<Suspended>(message)) return suspension_.heard(host);

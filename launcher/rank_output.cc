@@ -85,10 +85,10 @@ void RankOutput::put(std::string& out, const Key& key, const OpenStream& stream,
   folder->put(rank, stream.style.prefix, line, now);
 }
 
-void RankOutput::take(const Output& m, Time now) {
+void RankOutput::take(uint32_t host, const Output& m, Time now) {
   const Key key{m.attempt, m.rank, m.stream};
   const auto found = streams_.find(key);
-  if (found == streams_.end()) return;
+  if (found == streams_.end() || found->second.host != host) return;
   OpenStream& stream = found->second;
   const Written credit{m.attempt, m.rank, m.stream, m.bytes.size()};
   if (!stream.log_path.empty()) files_.append(stream.log_path, m.bytes, credit);
@@ -123,9 +123,9 @@ RankOutput::Streams::iterator RankOutput::close(Streams::iterator stream) {
   return next;
 }
 
-void RankOutput::end(const OutputEnd& end) {
+void RankOutput::end(uint32_t host, const OutputEnd& end) {
   const auto found = streams_.find(Key{end.attempt, end.rank, end.stream});
-  if (found != streams_.end()) close(found);
+  if (found != streams_.end() && found->second.host == host) close(found);
 }
 
 void RankOutput::end_host(uint32_t host) {

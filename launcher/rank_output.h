@@ -30,8 +30,9 @@ class RankOutput {
 
   // The streams of a host's ranks in an attempt that begins.
   void open(uint32_t host, const StartAttempt& start);
-  void take(const Output& output, Time now);
-  void end(const OutputEnd& end);
+  // What a host says of ranks that are not its own is dropped.
+  void take(uint32_t host, const Output& output, Time now);
+  void end(uint32_t host, const OutputEnd& end);
   // What the host's ranks have not said is lost.
   void end_host(uint32_t host);
   // Nobody reads any more: what comes is dropped, but for the log files.

@@ -3,6 +3,7 @@ and docker exec do, and one that joins them for a login shell, as ssh does."""
 
 import os
 import stat
+import sys
 
 from harness import Case, kill, lines_of, main, wait_for
 
@@ -75,6 +76,28 @@ class RshTest(Case):
         kill(keeper.pid)
         self.assertNotEqual(run.wait().code, 0)
         self.assertIn(f"the connection to a: {runs} ended by SIGKILL", run.err)
+
+    def hostile(self, mode, *words):
+        """A launch on the honest host a and on b, whose agent is none of ours."""
+        agent = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "hostile_agent.py")
+        rsh = self.program("hostile", f'#!/bin/sh\nhost=$1; shift\n[ $host = a ] && exec "$@"\n'
+                           f"exec {sys.executable} {agent} {mode} \"$@\"\n")
+        run = self.launch("-H", "a:1,b:1", "--rsh", rsh, "--start-timeout", "5", *words)
+        self.assertNotIn("\x1b", run.out + run.err)
+        self.assertNotIn("stolen", run.out)
+        return run
+
+    def test_a_hostile_agent_speaks_for_no_other_host(self):
+        run = self.hostile("lies", "sh", "-c", "sleep 0.5; echo honest")
+        self.assert_code(run, 0)
+        self.assertEqual(sorted(lines_of(run.out)), [(0, "honest"), (1, "my own")], str(run))
+
+    def test_a_hostile_agent_s_frames_end_its_own_link_only(self):
+        for mode, why in (("long", "b sent a message that is too long"), ("none", "b sent a message that is none"),
+                          ("early", "b sent its messages out of order"), ("twice", "b sent its messages out of order")):
+            run = self.hostile(mode, "true")
+            self.assertIn(run.code, (69, 70), str(run))
+            self.assertIn(why, run.err)
 
     def test_every_host_can_be_this_machine(self):
         run = self.launch("-H", "a:2,b:1", "--transport", "local", "sh", "-c", "echo $HVD_HOST $HVD_LOCAL_RANK")
