@@ -1,6 +1,6 @@
 #include "cli/env_file.h"
 
-#include <string_view>
+#include <algorithm>
 
 #include "base/fd.h"
 #include "launcher/host_spec.h"
@@ -14,8 +14,11 @@ constexpr size_t kLongestEnvFile = 16u << 20;  // bytes
 Result<std::vector<std::string>> read_env_file(const std::string& path) {
   const auto text = read_file(path, kLongestEnvFile);
   if (!text) return text.error();
+  return parse_env_file(*text, path);
+}
+
+Result<std::vector<std::string>> parse_env_file(std::string_view rest, const std::string& path) {
   std::vector<std::string> words;
-  std::string_view rest = *text;
   for (size_t number = 1; !rest.empty(); ++number) {
     const size_t end = rest.find('\n');
     std::string_view line = rest.substr(0, end);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -12,5 +13,8 @@ namespace hvd {
 // nothing quoted or expanded) or NAME. Empty lines and lines that begin with '#' are left out. An
 // error has the file and the line.
 Result<std::vector<std::string>> read_env_file(const std::string& path);
+
+// The same from text already read; `path` is for messages.
+Result<std::vector<std::string>> parse_env_file(std::string_view text, const std::string& path);
 
 }  // namespace hvd

@@ -740,8 +740,9 @@ TEST_CASE("no command line brings the parser down") {
                        "--np=", "-x",   "A=1",     "-v",    "--prefix",    "{}",   "resume",
                        "/c",    "-nq7", "--help=", "[a,b]", "--no-prefix", "%%",   "-",
                        "---",   "--=",  "-=",      "=",     "-np=",        "\xff", "run"};
+  // A sample: the fuzz target command_line looks wider.
   std::mt19937 random(11);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 1'000; ++i) {
     Words line;
     for (size_t n = random() % 7; n > 0; --n) line.push_back(parts[random() % parts.size()]);
     const auto command = parse(line);
