@@ -98,10 +98,13 @@ TEST_CASE("a keeper that was stopped for longer than a lease hears what came mea
 TEST_CASE("suspended ranks stand still beyond any lease, go on, and can be stopped meanwhile") {
   AgentProcess agent({.silence = 500ms, .failure_grace = 0ms});
   const std::string folder = start_hiding_tree(agent);
+  std::string states;  // of the last look, for the message
   const auto standing = [&] {
     size_t count = 0;
+    states.clear();
     for (const pid_t pid : tree_of(agent.job())) {
       const Result<std::string> stat = read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
+      states += stat ? stat->substr(0, stat->find(')') + 10) + "\n" : "gone\n";
       // D: the parent of a vfork whose child was stopped.
       const bool still = stat && (stat->find(") T ") != std::string::npos ||
                                   stat->find(") D ") != std::string::npos);
@@ -111,11 +114,11 @@ TEST_CASE("suspended ranks stand still beyond any lease, go on, and can be stopp
   };
   agent.send(Suspend{});
   agent.expect<Suspended>();
-  CHECK(wait_until([&] { return standing() == tree_of(agent.job()).size(); }));
+  CHECK_MESSAGE(wait_until([&] { return standing() == tree_of(agent.job()).size(); }), states);
   agent.echo = false;
   const Time until = now() + 1s;  // twice the silence
   agent.pump_until([&] { return now() >= until; });
-  CHECK(standing() >= kHiding);
+  CHECK_MESSAGE(standing() >= kHiding, states);
   agent.echo = true;
   agent.send(Resume{});
   CHECK(agent.pump_until([&] { return standing() == 0; }));
