@@ -1,6 +1,4 @@
 // What the ranks write becomes lines on a page: cutting, prefixes, folding, and where logs go.
-#include "base/template.h"
-
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "base/template.h"
 #include "launcher/line_cutter.h"
 #include "launcher/line_folder.h"
 #include "launcher/log_folder.h"
