@@ -43,12 +43,30 @@ constexpr std::string_view kRank[] = {"RANK",
                                       "SLURM_MPI_TYPE",
                                       "SLURM_DISTRIBUTION"};
 
-constexpr std::string_view kPrefixes[] = {
-    "XDG_",           "SSH_",          "DBUS_",       "LISTEN_",         "MASTER_",
-    "TORCHELASTIC_",  "PMI",           "OMPI_",       "PRTE_",           "ORTE_",
-    "HYDI_",          "MPIEXEC_",      "MPI_LOCAL",   "MV2_COMM_WORLD_", "HOROVOD_",
-    "HVD_",           "SLURM_STEP",    "SLURM_SRUN_", "SLURM_NTASKS",    "SLURM_PMI",
-    "SLURM_CPU_BIND", "SLURM_MEM_BIND"};
+constexpr std::string_view kPrefixes[] = {"XDG_",
+                                          "SSH_",
+                                          "DBUS_",
+                                          "LISTEN_",
+                                          "MASTER_",
+                                          "TORCHELASTIC_",
+                                          "PMI",
+                                          "OMPI_",
+                                          "PRTE_",
+                                          "ORTE_",
+                                          "HYDI_",
+                                          "MPIEXEC_",
+                                          "MPI_LOCAL",
+                                          "MV2_COMM_WORLD_",
+                                          "HOROVOD_",
+                                          "HVD_",
+                                          "SLURM_STEP",
+                                          "SLURM_SRUN_",
+                                          "SLURM_NTASKS",
+                                          "SLURM_PMI",
+                                          "SLURM_CPU_BIND",
+                                          "SLURM_MEM_BIND",
+                                          "SLURM_TOPOLOGY_",
+                                          "SRUN_"};
 
 template <class Names>
 bool is_one_of(const Names& names, std::string_view name) {

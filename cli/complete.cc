@@ -10,6 +10,7 @@
 #include "launcher/host_choice.h"
 #include "launcher/host_spec.h"
 #include "launcher/open_channel.h"
+#include "launcher/slurm.h"
 
 namespace hvd {
 
@@ -55,6 +56,30 @@ Status check_same_machine(const Job& job, const Machine& machine) {
     return Error{"the job ran on " + in_quotes(host.name) + " of the machine " +
                  in_quotes(job.launched_on) + ", and this is " + in_quotes(machine.hostname) +
                  ": expected its hosts with -H, by names that hold here"};
+  }
+  return Ok{};
+}
+
+bool are_of_an_allocation(const std::vector<Host>& hosts) {
+  return !hosts.empty() && hosts[0].source == kAllocationSource;
+}
+
+// Inside an allocation of Slurm its hosts are meant if nobody names others. Those of a saved job
+// were another allocation's.
+Status take_allocation(const Job& job, const Asked& asked, const Variables& environment,
+                       std::vector<Host>& hosts) {
+  const bool saved = are_of_an_allocation(job.hosts);
+  const bool wanted = asked.transport.value_or(job.transport) != Transport::local;
+  if (!hosts.empty() || !wanted || !(job.hosts.empty() || saved)) return Ok{};
+  const auto allocation = slurm_job(environment);
+  if (!allocation) return allocation.error();
+  if (!allocation->empty()) {
+    auto given = slurm_hosts(environment);
+    if (!given) return given.error();
+    hosts = std::move(*given);
+  } else if (saved) {
+    return Error{
+        "the job ran in an allocation of Slurm, and this is none: expected its hosts with -H"};
   }
   return Ok{};
 }
@@ -110,6 +135,24 @@ Status choose_transport(Job& job, const Asked& asked) {
   }
   if (job.transport != Transport::local) return Ok{};
   for (Host& host : job.hosts) host.local = true;
+  return Ok{};
+}
+
+// Hosts of an allocation are reached by srun, this machine too: there the ranks have what Slurm
+// gave the job, and end with it.
+Status choose_slurm(Job& job, const Variables& environment) {
+  const bool by_itself =
+      job.transport == Transport::automatic && job.rsh.empty() && are_of_an_allocation(job.hosts);
+  if (job.transport != Transport::slurm && !by_itself) return Ok{};
+  const auto allocation = slurm_job(environment);
+  if (!allocation) return allocation.error();
+  if (allocation->empty()) {
+    return Error{
+        "--transport slurm: this is no allocation of Slurm: expected SLURM_JOB_ID and "
+        "SLURM_JOB_NODELIST, as salloc and sbatch set them"};
+  }
+  job.allocation = *allocation;
+  for (Host& host : job.hosts) host.local = false;
   return Ok{};
 }
 
@@ -340,8 +383,10 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   if (asked.checkpoint_dir) job.checkpoint_dir = absolute_path(*asked.checkpoint_dir, job.workdir);
   pin_program(job, surroundings);
   const Machine& machine = surroundings.machine;
-  Status status = settle_hosts(job, asked, std::move(hosts), machine);
+  Status status = take_allocation(job, asked, surroundings.environment, hosts);
+  if (status) status = settle_hosts(job, asked, std::move(hosts), machine);
   if (status) status = choose_transport(job, asked);
+  if (status) status = choose_slurm(job, surroundings.environment);
   if (status) status = choose_ssh(job, asked, surroundings);
   if (status) status = choose_slots(job, asked, machine, command.unsized);
   if (!status) return status.error();

@@ -313,7 +313,7 @@ constexpr Option kOptions[] = {
     {"-H,--hosts,--host", "SPEC", kRanks,
      "a host file, or a list such as h1:4,me@h2:4,\n"
      "[fd00::2]:2,gpu[01-16]:8; may be repeated\n"
-     "(default: this host)",
+     "(default: the hosts of Slurm's allocation, or this)",
      Takes::text, true, false, add_host_word},
     {"--hostfile,--machinefile", "FILE", kRanks, "a host file: TOML, or lines of `name slots=4`",
      Takes::text, true, false, add_host_file},
@@ -348,6 +348,7 @@ constexpr Option kOptions[] = {
      Takes::text, false, true, set_rsh},
     {"--transport", "NAME", kSsh,
      "libssh (built in), openssh (the program ssh),\n"
+     "slurm (srun; by itself inside an allocation),\n"
      "local (all hosts are this one), auto (default)",
      Takes::text, false, true, set_transport},
     {"-x,--env", "NAME[=VALUE]", kProgram, "set a variable for all ranks; may be repeated",

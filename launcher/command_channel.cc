@@ -97,7 +97,12 @@ Status CommandChannel::start() {
   SpawnSpec spec;
   spec.program = program_;
   spec.argv = command_.argv;
-  for (char** entry = environ; *entry != nullptr; ++entry) spec.environment.emplace_back(*entry);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view variable(*entry);
+    const bool passes =
+        command_.passes == nullptr || command_.passes(variable.substr(0, variable.find('=')));
+    if (passes) spec.environment.emplace_back(variable);
+  }
   spec.in = in->read.get();
   spec.out = out->write.get();
   spec.err = err->write.get();

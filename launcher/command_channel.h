@@ -25,6 +25,8 @@ struct ChannelCommand {
   // Whether the program, having ended so before the far side said anything, is worth another try;
   // there are more of them until the deadline. Null: no.
   bool (*may_recover)(int exit_code, std::string_view said) = nullptr;
+  // Which variables of ours the program gets. Null: all.
+  bool (*passes)(std::string_view variable) = nullptr;
   Time deadline{};
   uint64_t file_limit = 0;  // the program's limit; 0: ours
 };

@@ -12,6 +12,7 @@
 #include "launcher/command_channel.h"
 #include "launcher/local_channel.h"
 #include "launcher/rsh.h"
+#include "launcher/slurm.h"
 #include "launcher/ssh_channel.h"
 #include "launcher/ssh_lookup.h"
 #include "launcher/ssh_route.h"
@@ -21,10 +22,8 @@ namespace hvd {
 namespace {
 
 constexpr std::pair<const char*, Transport> kTransports[] = {
-    {"auto", Transport::automatic},
-    {"libssh", Transport::libssh},
-    {"openssh", Transport::openssh},
-    {"local", Transport::local},
+    {"auto", Transport::automatic}, {"libssh", Transport::libssh}, {"openssh", Transport::openssh},
+    {"slurm", Transport::slurm},    {"local", Transport::local},
 };
 
 // A way to a host holds at most so many files, and the launcher itself so many.
@@ -75,6 +74,7 @@ Result<std::unique_ptr<Channel>> ChannelOpener::open(uint32_t host) const {
                                file_limit_);
   }
   const std::string command = bootstrap_command(build_, "--job " + job_.id + " --host " + number);
+  if (!job_.allocation.empty()) return open_srun(spec, command);
   return job_.rsh.empty() ? open_ssh(spec, command) : open_rsh(spec, command);
 }
 
@@ -95,6 +95,17 @@ Result<std::unique_ptr<Channel>> ChannelOpener::open_rsh(const Host& host,
   program.label = host.name;
   program.file_limit = file_limit_;
   program.argv = fill_rsh(job_.rsh, host, login_name());
+  for (std::string& word : remote_words(command)) program.argv.push_back(std::move(word));
+  return start_command_channel(std::move(program));
+}
+
+Result<std::unique_ptr<Channel>> ChannelOpener::open_srun(const Host& host,
+                                                          const std::string& command) const {
+  ChannelCommand program;
+  program.label = host.name;
+  program.file_limit = file_limit_;
+  program.argv = srun_argv(job_.allocation, host);
+  program.passes = srun_sees;
   for (std::string& word : remote_words(command)) program.argv.push_back(std::move(word));
   return start_command_channel(std::move(program));
 }
@@ -120,6 +131,7 @@ Result<std::unique_ptr<Channel>> ChannelOpener::open_ssh(const Host& host,
       return Error{"cannot reach " + host.name + ": " + channel.error().text};
     }
     case Transport::automatic:
+    case Transport::slurm:
     case Transport::local:
       break;
   }

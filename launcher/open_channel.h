@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// By the names that --transport takes: "auto", "libssh", "openssh", "local".
+// By the names that --transport takes: "auto", "libssh", "openssh", "slurm", "local".
 std::optional<Transport> transport_of(std::string_view name);
 std::string transport_name(Transport transport);
 std::vector<std::string> transport_names();
@@ -32,6 +32,7 @@ class ChannelOpener {
  private:
   Status check_open_files() const;
   Result<std::unique_ptr<Channel>> open_rsh(const Host& host, const std::string& command) const;
+  Result<std::unique_ptr<Channel>> open_srun(const Host& host, const std::string& command) const;
   Result<std::unique_ptr<Channel>> open_ssh(const Host& host, const std::string& command) const;
 
   const Job& job_;

@@ -18,6 +18,7 @@ enum class Transport {
   automatic,  // whatever reaches a host best
   libssh,     // the SSH that is built in
   openssh,    // the program ssh
+  slurm,      // srun, inside an allocation
   local,      // every host is this machine
 };
 
@@ -38,6 +39,7 @@ struct Job {
   Binding binding = Binding::none;
   Transport transport = Transport::automatic;
   std::vector<std::string> rsh;  // --rsh as words, places not filled; empty: none
+  std::string allocation;        // the job of Slurm by whose srun hosts are reached; empty: none
   std::string launched_on;       // hostname of the machine where the user typed the command
 
   std::optional<uint32_t> input_rank;  // whose standard input ours is; nobody's without

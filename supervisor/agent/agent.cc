@@ -53,6 +53,12 @@ bool is_wire(int fd) {
   return fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
+// Of programs that start agents, srun passes on at once only what is written to a terminal that it
+// made for that, which changes no byte.
+bool is_wire_out(int fd) {
+  return is_wire(fd) || isatty(fd) == 1;
+}
+
 }  // namespace
 
 int agent_main(const std::vector<std::string>& arguments) {
@@ -61,7 +67,7 @@ int agent_main(const std::vector<std::string>& arguments) {
     complain(options.error().text);
     return 2;
   }
-  if (!is_wire(STDIN_FILENO) || !is_wire(STDOUT_FILENO)) {
+  if (!is_wire(STDIN_FILENO) || !is_wire_out(STDOUT_FILENO)) {
     complain("its standard input and output must be pipes or sockets to the launcher");
     return 2;
   }

@@ -749,3 +749,52 @@ TEST_CASE("no command line brings the parser down") {
     if (!command) CHECK_FALSE(command.error().text.empty());
   }
 }
+
+TEST_CASE("inside an allocation of Slurm its hosts are taken, and reached by srun") {
+  Surroundings around = here();
+  around.environment.emplace_back("SLURM_JOB_ID", "17");
+  around.environment.emplace_back("SLURM_JOB_NODELIST", "n[1-2],node0");
+  around.environment.emplace_back("SLURM_NTASKS", "5");
+  around.environment.emplace_back("SLURM_TASKS_PER_NODE", "2(x2),1");
+  const auto job = [&around](const std::string& line) {
+    auto command = parse_command(words(line), around);
+    REQUIRE_MESSAGE(command.ok(), command.error().text);
+    return std::get<RunCommand>(*command).job;
+  };
+  const Job plain = job("train");
+  CHECK(hosts(plain) == "n1:2 n2:2 node0:1");
+  CHECK(plain.allocation == "17");
+  CHECK(plain.size == 5);
+  for (const Host& host : plain.hosts) CHECK_FALSE(host.local);
+  CHECK(hosts(job("--exclude n1 -np 2 train")) == "n2:2 node0:1");
+  CHECK(hosts(job("--rsh x train")) == "n1:2 n2:2 node0:1");
+  CHECK(job("--rsh x train").allocation.empty());
+  CHECK(job("--transport openssh train").allocation.empty());
+  CHECK(job("-H other:2 train").allocation.empty());
+  CHECK(job("-H n2:2 --transport slurm train").allocation == "17");
+  CHECK(hosts(job("--transport local -np 3 train")) == "localhost:3");
+  CHECK_FALSE(parse_command(words("-N 3 train"), around).ok());
+  around.environment.back().second = "2(x";
+  CHECK(parse_command(words("train"), around).error().text ==
+        "SLURM_TASKS_PER_NODE is '2(x': expected counts such as 4(x2),3");
+  CHECK(error("--transport slurm -H n1 train").starts_with("--transport slurm: this is no"));
+}
+
+TEST_CASE("a job that ran in an allocation goes on in another, and not on nodes that are others'") {
+  Surroundings around = here();
+  Job saved = run("-H n7:2 -np 2 train").job;
+  saved.hosts[0].source = "SLURM_JOB_NODELIST";
+  ResumeCommand command;
+  command.dir = "/ckpt";
+  const auto outside = resumed_job(saved, command, around);
+  REQUIRE_FALSE(outside.ok());
+  CHECK(outside.error().text.find("in an allocation of Slurm") != std::string::npos);
+  around.environment.emplace_back("SLURM_JOB_ID", "18");
+  around.environment.emplace_back("SLURM_JOB_NODELIST", "n9");
+  around.environment.emplace_back("SLURM_JOB_CPUS_PER_NODE", "4");
+  const auto inside = resumed_job(saved, command, around);
+  REQUIRE_MESSAGE(inside.ok(), inside.error().text);
+  CHECK(hosts(inside->job) == "n9:4");
+  CHECK(inside->job.size == 2);
+  CHECK(inside->job.allocation == "18");
+}
