@@ -89,11 +89,14 @@ Result<std::vector<uint32_t>> cpu_slots(const Variables& environment, size_t nod
   return slots;
 }
 
-// Nothing if Slurm tells nothing.
+// Nothing if Slurm tells nothing. In a step, such as an interactive one, tasks are those of the
+// step.
 Result<std::vector<uint32_t>> slots_of(const Variables& environment, size_t nodes) {
+  const bool in_step = find(environment, "SLURM_STEP_ID") != nullptr;
   const bool tasks_asked = find(environment, "SLURM_NTASKS") != nullptr ||
                            find(environment, "SLURM_NTASKS_PER_NODE") != nullptr;
-  auto tasks = counts_of(environment, "SLURM_TASKS_PER_NODE", nodes);
+  auto tasks = in_step ? Result<std::vector<uint32_t>>(std::vector<uint32_t>())
+                       : counts_of(environment, "SLURM_TASKS_PER_NODE", nodes);
   if (!tasks || (tasks_asked && !tasks->empty())) return tasks;
   const auto gpus = gpus_of(environment);
   if (!gpus) return gpus.error();
@@ -115,6 +118,12 @@ Result<std::string> slurm_job(const Variables& environment) {
 Result<std::vector<Host>> slurm_hosts(const Variables& environment) {
   const std::string* list = find_nodes(environment);
   if (list == nullptr) return std::vector<Host>();
+  const std::string* tasks = find(environment, "SLURM_STEP_NUM_TASKS");
+  if (tasks != nullptr && *tasks != "1") {
+    return Error{
+        "srun starts hvdlaunch " + in_quotes(*tasks) +
+        " times, and each would start the whole job: expected srun --ntasks=1, or no srun"};
+  }
   const auto names = names_of(*list);
   if (!names) return names.error();
   const auto slots = slots_of(environment, names->size());

@@ -20,8 +20,8 @@ inline constexpr const char* kAllocationSource = "SLURM_JOB_NODELIST";
 Result<std::string> slurm_job(const Variables& environment);
 
 // The hosts of the allocation, in Slurm's order. Slots: the tasks of each where tasks were asked
-// for; else GPUs; else CPUs, by the CPUs of a task if those were asked for. The error names the
-// variable.
+// for; else GPUs; else CPUs, by the CPUs of a task if those were asked for. In a step tasks do not
+// count: they are the step's. The error names the variable, or says that there are several of us.
 Result<std::vector<Host>> slurm_hosts(const Variables& environment);
 
 // "4(x2),3" -> 4 4 3, for as many nodes as there are; more counts than nodes are no error.

@@ -151,6 +151,16 @@ class SlurmTest(LabCase):
         self.assertFalse(names & {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS",
                                   "SLURM_TASK_PID", "SLURMD_NODENAME", "SLURM_GTIDS"})
 
+    def test_in_a_step_of_the_job(self):
+        job = ("--quiet", "-N2", "--ntasks-per-node=2")
+        run = self.launch("sh", "-c", "echo $HVD_HOST ${SLURM_PROCID-none}", env=FIND_SLURM,
+                          wrap=("salloc", *job, "srun", "-N1", "-n1", "-w", "h2"))
+        self.assert_code(run, 0)
+        self.assertEqual(sorted(lines_of(run.out)),
+                         [(0, "h1 none"), (1, "h1 none"), (2, "h2 none"), (3, "h2 none")], str(run))
+        run = self.launch("true", env=FIND_SLURM, wrap=("salloc", *job, "srun", "-n2"))
+        self.assertIn("srun starts hvdlaunch '2' times", run.err)
+
     def test_a_rank_that_is_killed_tells_its_code(self):
         fails = 'test $RANK != 2 || exit 7; test $RANK != 3 || kill -9 $$; sleep 1000'
         with_code = self.salloc("-N2", "--ntasks-per-node=2")

@@ -79,6 +79,16 @@ TEST_CASE("slots are tasks if tasks were asked for, else GPUs, else CPUs") {
         "Slurm counts 2 of the 3 nodes in 'n[1-3]'");
 }
 
+TEST_CASE("in a step the counts of tasks are not the job's, and one launcher is enough") {
+  Variables job = {
+      {"SLURM_JOB_NODELIST", "n[1-2]"},     {"SLURM_TASKS_PER_NODE", "1"}, {"SLURM_NTASKS", "1"},
+      {"SLURM_JOB_CPUS_PER_NODE", "8(x2)"}, {"SLURM_CPUS_PER_TASK", "4"},  {"SLURM_STEP_ID", "0"},
+      {"SLURM_STEP_NUM_TASKS", "1"}};
+  CHECK(hosts(job) == "n1:2 n2:2");
+  job.back().second = "4";
+  CHECK(hosts(job).starts_with("srun starts hvdlaunch '4' times"));
+}
+
 TEST_CASE("an allocation is a number and nodes") {
   CHECK(*slurm_job({}) == "");
   CHECK(*slurm_job({{"SLURM_JOB_ID", "17"}}) == "");
