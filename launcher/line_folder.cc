@@ -18,9 +18,10 @@ void LineFolder::put(uint32_t rank, std::string_view prefix, std::string_view li
     // It waits no longer than what it stands in front of.
     const Time since = behind == groups_.end() ? now : behind->since;
     group = groups_.insert(behind, {hash, std::string(line), std::string(prefix), {}, since});
-    bytes_ += line.size();
+    bytes_ += cost(*group);
   }
   group->ranks.push_back(rank);
+  bytes_ += sizeof(rank);
   last_[rank] = group;
 }
 
@@ -33,10 +34,15 @@ std::optional<LineFolder::Folded> LineFolder::take(Time now, bool all) {
     const auto known = last_.find(rank);
     if (known != last_.end() && known->second == groups_.begin()) last_.erase(known);
   }
-  bytes_ -= group.text.size();
+  bytes_ -= cost(group);
   Folded folded{std::move(group.text), std::move(group.prefix), group.ranks.size()};
   groups_.pop_front();
   return folded;
+}
+
+size_t LineFolder::cost(const Group& group) {
+  return sizeof(Group) + group.prefix.size() + group.text.size() +
+         group.ranks.size() * sizeof(uint32_t);
 }
 
 std::optional<Time> LineFolder::deadline() const {

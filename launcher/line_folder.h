@@ -20,8 +20,8 @@ namespace hvd {
 
 class LineFolder {
  public:
-  // How long a line waits at most, how many bytes of lines do, and how many lines ahead a rank
-  // looks for its own.
+  // How long a line waits at most, how many bytes do, with what each line costs
+  // beside its text, and how many lines ahead a rank looks for its own.
   static constexpr Duration kWindow = std::chrono::milliseconds(300);
   static constexpr size_t kMost = 1u << 20;
   static constexpr int kLookAhead = 1000;
@@ -48,6 +48,9 @@ class LineFolder {
     Time since;  // never before that of the group in front
   };
   using Groups = std::list<Group>;
+
+  // In bytes.
+  static size_t cost(const Group& group);
 
   size_t ranks_;
   Groups groups_;

@@ -184,6 +184,10 @@ TEST_CASE("what waits to be folded is bounded, and nobody waits for ever") {
     while (folder.take(t, false)) ++taken;
   }
   CHECK(taken > 900);
+  LineFolder empty(2);
+  for (int i = 0; i < 50'000; ++i) empty.put(0, "prefix", "", t);
+  for (taken = 0; empty.take(t, false);) ++taken;
+  CHECK(taken > 40'000);
   LineFolder slow(2);
   slow.put(0, "", "old", t);
   for (int i = 0; i < 10; ++i) slow.put(1, "", "new " + std::to_string(i), t + 200ms);
