@@ -98,7 +98,8 @@ void RankOutput::take(uint32_t host, const Output& m, Time now) {
     stream.cutter.feed(m.bytes,
                        [&](std::string_view piece) { put(text, key, stream, piece, now); });
     stream.since = now;
-    if (stream.cutter.waiting() && !stream.watched) {
+    // Folded lines are shown whole.
+    if (stream.cutter.waiting() && !stream.watched && !settings_.fold) {
       stream.watched = true;
       partial_.emplace_back(now, key);
     }
@@ -173,9 +174,7 @@ void RankOutput::show_folded(Time now, bool all) {
     std::string text;
     while (auto folded = folder->take(now, all)) {
       LineStyle style{std::move(folded->prefix), settings_.style.timestamps};
-      if (folded->count > 1 && settings_.style.prefix) {
-        style.prefix = "x" + std::to_string(folded->count) + ": ";
-      }
+      if (folded->count > 1) style.prefix = "x" + std::to_string(folded->count) + ": ";
       page(which).put(text, style, folded->text + "\n");
     }
     if (!text.empty() && !discarding_) screen_.print(which, std::move(text));

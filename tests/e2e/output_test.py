@@ -27,17 +27,17 @@ class PageTest(Case):
 
     def test_e1_half_a_line_is_shown_and_nobody_writes_into_it(self):
         script = (f"until [ $HVD_RANK = 0 -o -e {self.path('0')} ]; do sleep 0.02; done; printf half$HVD_RANK;"
-                  f"until [ -e {self.path('1')} ]; do sleep 0.02; done; echo +rest$HVD_RANK")
+                  f"until [ -e {self.path('rest')}$HVD_RANK ]; do sleep 0.02; done; echo +rest$HVD_RANK")
         run = self.start("-np", "2", "sh", "-c", script)
         run.wait_for_text("0@localhost: half0$")
         self.write("0", "")
         run.wait_for_text("0@localhost: half0\n1@localhost: half1$")
-        self.write("1", "")
+        # The open line goes on in its place; the one that was ended goes on behind its prefix.
+        self.write("rest1", "")
+        run.wait_for_text("rest1\n")
+        self.write("rest0", "")
         self.assert_code(run.wait(), 0)
-        self.assertEqual(re.sub(r"\d@localhost: ", "> ", run.out).split("\n")[:2], ["> half0", "> half1+rest1"]
-                         if "half1+" in run.out else ["> half0", "> half1"], run.out)
-        for rank in range(2):
-            self.assertEqual("".join(lines_of(run.out, rank)), f"half{rank}+rest{rank}")
+        self.assertEqual(run.out, "0@localhost: half0\n1@localhost: half1+rest1\n0@localhost: +rest0\n")
 
     def bar(self, count):
         """A program that shows a bar; each state holds the time it was written."""
@@ -136,6 +136,20 @@ class PageTest(Case):
         self.assertEqual(said, {"same": 6, "odd": 1, "and same": 6}, run.out)
         self.assertRegex(run.out, r"(?m)^x[2-6]: same$")
         self.assertRegex(run.out, r"(?m)^4@localhost: odd$")
+
+    def test_folded_lines_are_whole_and_keep_their_number_without_a_prefix(self):
+        # Half a line waits for its end, for longer than the 0.3 s that others get.
+        script = (f"printf half >&2; until [ -e {self.path('go')} ]; do sleep 0.02; done; echo ' and half' >&2;"
+                  "printf 'no end'")
+        for option in ((), ("--no-prefix",)):
+            run = self.start("-np", "2", "--fold", *option, "sh", "-c", script)
+            run.wait_for_workers(2)
+            time.sleep(0.6)
+            self.assertNotIn("half", run.err)
+            self.write("go", "")
+            self.assert_code(run.wait(), 0)
+            self.assertEqual((run.err, run.out), ("x2: half and half\n", "x2: no end\n"))
+            os.unlink(self.path("go"))
 
 
 class LogTest(Case):
