@@ -1,9 +1,11 @@
 #include "launcher/detach.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -29,13 +31,32 @@ void tell(const std::string& text) {
   std::fputs(("hvdlaunch: " + text + "\n").c_str(), stderr);
 }
 
+off_t size_of(const Fd& file) {
+  struct stat st;
+  return fstat(file.get(), &st) == 0 ? st.st_size : 0;
+}
+
+// The whole lines at the end of what stands behind `begin`, of at most so many bytes.
+std::string last_words(const Fd& file, off_t begin) {
+  constexpr off_t kMost = 64 << 10;
+  const off_t end = size_of(file);
+  // A byte more: the one before a whole line is the end of another.
+  const bool cut = end - begin > kMost;
+  if (cut) begin = end - kMost - 1;
+  std::string text(static_cast<size_t>(std::max<off_t>(end - begin, 0)), 0);
+  const ssize_t n = pread(file.get(), text.data(), text.size(), begin);
+  text.resize(n < 0 ? 0 : static_cast<size_t>(n));
+  const size_t line = cut ? text.find('\n') : std::string::npos;
+  return line == std::string::npos ? text : text.substr(line + 1);
+}
+
 // The launch ended before the ranks ran: its words and its code are the parent's.
-int pass_on(pid_t child, const std::string& output) {
-  constexpr size_t kMost = 64 << 10;
+int pass_on(pid_t child, const Fd& output, off_t begin) {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (const Result<std::string> text = read_file(output, kMost)) std::fputs(text->c_str(), stderr);
+  const std::string text = last_words(output, begin);
+  std::fwrite(text.data(), 1, text.size(), stderr);
   return WIFEXITED(status) ? WEXITSTATUS(status) : kExitSignalBase + WTERMSIG(status);
 }
 
@@ -43,11 +64,13 @@ int pass_on(pid_t child, const std::string& output) {
 
 int run_detached(const std::string& output, const std::function<std::string(int pid)>& greeting,
                  const std::function<int(std::function<void()> started)>& launch) {
-  const Fd file(open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const Fd file(open(output.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!file) {
     tell(errno_error("cannot write " + output, errno).text);
     return kExitUsage;
   }
+  // Earlier jobs may have written to it.
+  const off_t begin = size_of(file);
   Result<Pipe> news = make_pipe();
   const pid_t child = news ? fork() : -1;
   if (child < 0) {
@@ -67,7 +90,7 @@ int run_detached(const std::string& output, const std::function<std::string(int 
   ssize_t n;
   while ((n = read(news->read.get(), &byte, 1)) < 0 && errno == EINTR) {
   }
-  if (n != 1) return pass_on(child, output);
+  if (n != 1) return pass_on(child, file, begin);
   tell(greeting(child));
   return 0;
 }

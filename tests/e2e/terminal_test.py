@@ -204,6 +204,15 @@ class DetachTest(Case):
         run = self.launch("--detach", "--log-dir", "/proc/no", "-np", "1", "true")
         self.assert_code(run, 2)
 
+    def test_what_cannot_start_says_its_own_words_of_a_file_that_others_wrote_to(self):
+        os.mkdir(self.path("logs"))
+        self.write("logs/output", "words of another job\n")
+        run = self.launch("--detach", "--log-dir", "logs", "-np", "1", "no-such-program-anywhere")
+        self.assert_code(run, 127)
+        self.assertIn("no-such-program-anywhere", run.err)
+        self.assertNotIn("another job", run.err)
+        self.assertEqual(content(self.path("logs/output")), "words of another job\n" + run.err)
+
 
 if __name__ == "__main__":
     main()

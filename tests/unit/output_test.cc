@@ -1,13 +1,17 @@
 // What the ranks write becomes lines on a page: cutting, prefixes, folding, and where logs go.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/template.h"
+#include "launcher/detach.h"
 #include "launcher/line_cutter.h"
 #include "launcher/line_folder.h"
 #include "launcher/log_folder.h"
@@ -58,6 +62,29 @@ class Reader {
   Page page_;
   std::vector<LineStyle> styles_;
   std::vector<LineCutter> cutters_;
+};
+
+// What this process writes to standard error while it lives.
+class Errors {
+ public:
+  Errors() : before_(dup(STDERR_FILENO)), file_(std::tmpfile()) {
+    std::fflush(stderr);
+    dup2(fileno(file_), STDERR_FILENO);
+  }
+  ~Errors() {
+    dup2(before_.get(), STDERR_FILENO);
+    std::fclose(file_);
+  }
+  std::string text() const {
+    std::string bytes(1 << 20, 0);
+    std::fflush(stderr);
+    bytes.resize(static_cast<size_t>(pread(fileno(file_), bytes.data(), bytes.size(), 0)));
+    return bytes;
+  }
+
+ private:
+  Fd before_;
+  std::FILE* file_;
 };
 
 }  // namespace
@@ -219,4 +246,29 @@ TEST_CASE("e6: a log folder goes on counting where it stands") {
   REQUIRE_FALSE(refused);
   CHECK(refused.error().text.find("/dev/null") != std::string::npos);
   REQUIRE(std::system(("rm -r " + std::string(name)).c_str()) == 0);
+}
+
+TEST_CASE("of the words of a detached job that did not start the last are told, and no others'") {
+  char dir[] = "/tmp/hvd-detach-XXXXXX";
+  REQUIRE(mkdtemp(dir) != nullptr);
+  const std::string output = std::string(dir) + "/output";
+  const auto says = [&](size_t lines) {
+    const Errors errors;
+    const auto launch = [lines](const std::function<void()>&) -> int {
+      for (size_t i = 0; i < lines; ++i) dprintf(STDERR_FILENO, "%zu of %zu\n", i, lines);
+      _exit(3);
+    };
+    CHECK(run_detached(
+              output, [](int) { return ""; }, launch) == 3);
+    return errors.text();
+  };
+  CHECK(says(2) == "0 of 2\n1 of 2\n");
+  CHECK(says(1) == "0 of 1\n");
+  const std::string many = says(10'000);
+  CHECK(many.size() > 60'000);
+  CHECK(many.size() <= 64 << 10);
+  CHECK(many.ends_with("\n9999 of 10000\n"));
+  const size_t first = std::strtoul(many.c_str(), nullptr, 10);
+  CHECK(many.starts_with(std::to_string(first) + " of 10000\n"));
+  REQUIRE(std::system(("rm -r " + std::string(dir)).c_str()) == 0);
 }
