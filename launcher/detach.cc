@@ -1,6 +1,7 @@
 #include "launcher/detach.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,12 @@ void leave_terminal(int output) {
   if (null) dup2(null.get(), STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
   dup2(output, STDERR_FILENO);
+}
+
+// Until the ranks run, a signal that ends whoever waits for them stops the launch too.
+void end_with(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(kExitSignalBase + SIGTERM);
 }
 
 void tell(const std::string& text) {
@@ -72,15 +79,18 @@ int run_detached(const std::string& output, const std::function<std::string(int 
   // Earlier jobs may have written to it.
   const off_t begin = size_of(file);
   Result<Pipe> news = make_pipe();
+  const pid_t parent = getpid();
   const pid_t child = news ? fork() : -1;
   if (child < 0) {
     tell(news ? errno_error("cannot go to the background", errno).text : news.error().text);
     return kExitOwnFailure;
   }
   if (child == 0) {
+    end_with(parent);
     news->read.reset();
     leave_terminal(file.get());
     return launch([&news] {
+      prctl(PR_SET_PDEATHSIG, 0);
       [[maybe_unused]] const ssize_t n = write(news->write.get(), "1", 1);
       news->write.reset();
     });

@@ -213,6 +213,18 @@ class DetachTest(Case):
         self.assertNotIn("another job", run.err)
         self.assertEqual(content(self.path("logs/output")), "words of another job\n" + run.err)
 
+    def test_a_launch_that_is_ended_before_its_ranks_run_leaves_nothing(self):
+        # A host that is never reached.
+        waits = self.write("waits", f"#!/bin/sh\n: >{self.path('asked')}\nexec sleep 1000\n")
+        os.chmod(waits, 0o700)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            run = self.start("--detach", "--rsh", waits, "-H", "a:1", "true")
+            wait_for(lambda: os.path.exists(self.path("asked")), 20, "the host to be asked")
+            kill(run.launcher, number)
+            self.assertEqual(run.wait(10).code, 128 + number)
+            self.assert_nothing_left()
+            os.unlink(self.path("asked"))
+
 
 if __name__ == "__main__":
     main()
