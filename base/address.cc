@@ -13,6 +13,8 @@ namespace {
 // 4 or 16 bytes, most significant first; none if it is no numeric address.
 std::string bytes_of(const std::string& address) {
   std::array<char, sizeof(in6_addr)> bytes{};
+  // inet_pton would take what stands before a zero byte for all.
+  if (address.find('\0') != std::string::npos) return {};
   if (inet_pton(AF_INET, address.c_str(), bytes.data()) == 1) {
     return {bytes.data(), sizeof(in_addr)};
   }

@@ -167,6 +167,8 @@ bool is_ipv6(const std::string& text) {
   const size_t zone = text.find('%');
   const std::string address = text.substr(0, zone);
   in6_addr parsed;
+  // inet_pton would take what stands before a zero byte for all.
+  if (address.find('\0') != std::string::npos) return false;
   if (inet_pton(AF_INET6, address.c_str(), &parsed) != 1) return false;
   if (zone == std::string::npos) return true;
   const std::string interface = text.substr(zone + 1);

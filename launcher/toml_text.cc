@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launcher/host_spec.h"
+#include "launcher/terminal_text.h"
 
 namespace hvd {
 
@@ -130,6 +131,8 @@ Result<toml::table> parse_toml(std::string_view text, const std::string& path) {
   } catch (const toml::parse_error& error) {
     std::string reason(error.description());
     std::replace(reason.begin(), reason.end(), '\n', ' ');
+    reason = terminal_lines("", reason);  // it quotes the file
+    reason.pop_back();
     return Error{place_of(error.source(), path) + ": not valid TOML: " + reason};
   } catch (const PromiseBroken&) {
     return Error{path + ":" + std::to_string(line_of_broken_promise(text)) +

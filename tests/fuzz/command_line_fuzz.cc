@@ -1,5 +1,6 @@
 // The words of a command line, one to a line of the input.
 #include "cli/options.h"
+#include "launcher/terminal_text.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace hvd;
@@ -28,7 +29,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   around.machine = {"here", "u", 2, 4};
   const auto command = parse_command(words, around);
   if (!command) {
-    check_sentence(command.error().text, "");
+    // As it is printed: it may name a path, which is of any bytes.
+    std::string shown = terminal_lines("", command.error().text);
+    shown.pop_back();
+    check_sentence(shown, "");
   } else if (const auto* run = std::get_if<RunCommand>(&*command)) {
     check_run(*run);
   }

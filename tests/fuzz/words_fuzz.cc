@@ -36,7 +36,7 @@ void check_small(const std::string& text) {
   HVD_CHECK(told.checkpoint.size() <= text.size());
   HVD_CHECK(gpu_view(text, 8).size() <= text.size() + 1);
   HVD_CHECK(gpu_view(std::nullopt, 8).size() == 8);
-  if (is_dialable(text)) HVD_CHECK(!network_of(text, 24).empty());
+  if (is_dialable(text)) HVD_CHECK(!network_of(text, 24).empty() && !has_controls(text));
   HVD_CHECK(network_of(text, 999).size() <= 32);
   const std::string quoted = in_quotes(text);
   HVD_CHECK(!has_controls(quoted) && quoted.size() < 400 && is_utf8(quoted));

@@ -66,6 +66,7 @@ TEST_CASE("what an agent tells about its addresses is not believed") {
                           {"eth0", "h1", 24},
                           {"eth0", "-oProxyCommand=x", 24},
                           {"eth0", "10.0.0.1\n", 24},
+                          {"eth0", std::string("10.0.0.1\0;x", 11), 24},
                           {"eth0", "", 24},
                           {"", "10.0.0.2", 24},
                           {"eth\x1b[0m", "10.0.0.2", 24},

@@ -100,6 +100,9 @@ TEST_CASE("a6: IPv6 addresses stand in brackets, and what is ambiguous is refuse
   for (const std::string bad : {"fd00::2:2", "fd00::2", "[fd00::2", "[fd00::2]2", "[fd00::zz]:2"}) {
     CHECK_MESSAGE(list(bad).starts_with("ERROR -H"), bad);
   }
+  // What stands behind a zero byte is no address.
+  CHECK(list(std::string("[fd00::2\0;$(x)]:2", 17)).starts_with("ERROR -H"));
+  CHECK(toml("[[host]]\nname = \"fd00::2\\u0000 -x\"").starts_with("ERROR hosts.toml:2:"));
 }
 
 TEST_CASE("a2: a name is the host, whole, whatever its case, and with its port") {
@@ -322,6 +325,7 @@ TEST_CASE("text that is not TOML is an error with line and column") {
     CHECK_MESSAGE(error.find(": not valid TOML: ") != std::string::npos, error);
     CHECK_MESSAGE(error.find('\n') == std::string::npos, error);
   }
+  CHECK(toml("a = fal\x1bse").find('\x1b') == std::string::npos);
   CHECK(toml("\n[host\n\n[\n").starts_with("ERROR hosts.toml:2:"));
   CHECK(toml("\n[defaults]\n[.a]\n") ==
         "ERROR hosts.toml:3:1: not valid TOML: expected a table's name or a key here");
