@@ -111,7 +111,7 @@ int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   Result<RunCommand> job = resumed_job(std::move(*saved), command, surroundings);
   if (!job) return fail(job.error().text, kExitUsage);
   job->job.resume = true;
-  const Progress progress = read_progress(state.resume_file(command.dir, "progress.json"));
+  const RunProgress progress = read_progress(state.resume_file(command.dir, "progress.json"));
   job->job.reached_step = progress.reached_step;
   job->job.resume_foreign = progress.foreign_path;
   job->job.resume_foreign_step = progress.foreign_step;

@@ -113,7 +113,7 @@ class Launch {
   InputTarget input_target_{};
   Policy policy_;
   std::deque<Event> queue_;
-  Progress progress_;
+  RunProgress progress_;
   std::string history_;  // lines that wait for the file
   bool history_open_ = false;
   Time last_turn_{};
@@ -443,7 +443,7 @@ void Launch::log(const std::string& line) {
 
 void Launch::note_progress() {
   if (job_.checkpoint_dir.empty()) return;
-  Progress progress{policy_.reached_step(), "", 0};
+  RunProgress progress{policy_.reached_step(), "", 0};
   if (policy_.foreign()) {
     progress.foreign_path = policy_.foreign()->path;
     progress.foreign_step = policy_.foreign()->step;

@@ -89,15 +89,15 @@ Status StateFolder::remember(const std::string& checkpoint_dir, const std::strin
   return made ? replace_file(path, job_text, 0600) : made;
 }
 
-std::string progress_text(const Progress& progress) {
+std::string progress_text(const RunProgress& progress) {
   const nlohmann::json json = {{"reached_step", progress.reached_step},
                                {"foreign_path", progress.foreign_path},
                                {"foreign_step", progress.foreign_step}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-Progress read_progress(const std::string& path) {
-  Progress progress;
+RunProgress read_progress(const std::string& path) {
+  RunProgress progress;
   const Result<std::string> text = read_file(path, kMaxProgress);
   if (!text) return progress;
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);

@@ -15,11 +15,11 @@
 namespace hvd {
 
 // What a resumed job wants to know of earlier runs beside job.toml. Hints: they may be a beat old.
-struct Progress {
+struct RunProgress {
   uint64_t reached_step = 0;
   std::string foreign_path;  // the program's own newest checkpoint
   uint64_t foreign_step = 0;
-  friend bool operator==(const Progress&, const Progress&) = default;
+  friend bool operator==(const RunProgress&, const RunProgress&) = default;
 };
 
 class StateFolder {
@@ -42,9 +42,9 @@ class StateFolder {
   Fd job_lock_;
 };
 
-std::string progress_text(const Progress& progress);
+std::string progress_text(const RunProgress& progress);
 // What the file says; nothing on a missing or broken one.
-Progress read_progress(const std::string& path);
+RunProgress read_progress(const std::string& path);
 
 // A new job id: the date and time and six random hex digits, so that names sort by age.
 std::string new_job_id();

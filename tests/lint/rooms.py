@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Who may include whom: the rooms of the house, and the one door per library.
+"""Who may include whom: the rooms of the house, and the one door per library. And that no name is
+two types: in one program, the one's constructor would be run on the other's memory.
 
 A room is a folder; a file belongs to the innermost room that holds it. Prints every include that
-breaks a rule, and ends with 1 if there was one.
+breaks a rule and every such name, and ends with 1 if there was one.
 """
 
 import os
@@ -43,6 +44,8 @@ PURE_ROOM = "supervisor"
 IMPURE = re.compile(r"sys/|unistd|fcntl|poll|signal|netdb|arpa/|netinet/|fstream|iostream|cstdio|"
                     r"filesystem|thread|mutex|pthread|base/(fd|poller)\.h")
 
+TYPE = re.compile(r"^(?:class|struct|enum class|union) (\w+)[^;{]*\{", re.M)
+
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
 
 
@@ -72,6 +75,18 @@ def faults_of(path, text):
                 yield f"{path}: {name} is included through {door} only"
 
 
+def types_of(path, text):
+    """Types that other files can name; those of .cc files stand in unnamed namespaces."""
+    return [(name, path) for name in TYPE.findall(text)] if path.endswith(".h") else []
+
+
+def twice(types):
+    first = {}
+    for name, path in types:
+        if first.setdefault(name, path) != path:
+            yield f"{path}: {name} is another type in {first[name]}"
+
+
 def sources():
     for room in ALLOWED:
         for folder, _, names in os.walk(os.path.join(TREE, room)):
@@ -83,10 +98,13 @@ def sources():
 
 def main():
     files = sorted(sources())
-    faults = []
+    faults, types = [], []
     for path in files:
         with open(os.path.join(TREE, path), encoding="utf-8") as f:
-            faults += faults_of(path, f.read())
+            text = f.read()
+        faults += faults_of(path, text)
+        types += types_of(path, text)
+    faults += twice(types)
     print("\n".join(faults) if faults else f"rooms: {len(files)} files keep the include rule")
     sys.exit(1 if faults or not files else 0)
 
