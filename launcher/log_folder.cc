@@ -42,11 +42,17 @@ Result<uint32_t> claim_log_folder(const std::string& dir) {
   if (const Status made = make_folders(dir, 0777); !made) return made.error();
   const Result<uint32_t> last = newest(dir);
   if (!last) return last.error();
+  const Result<uint32_t> first = claim_log_number(dir, *last + 1);
+  if (!first) return first.error();
+  return *first - 1;
+}
+
+Result<uint32_t> claim_log_number(const std::string& dir, uint32_t number) {
   // Another run may be counting here too: the folder is whose it is that made it.
-  for (uint32_t before = *last;; ++before) {
-    const std::string first = dir + "/" + log_folder_name(before + 1);
-    if (mkdir(first.c_str(), 0777) == 0) return before;
-    if (errno != EEXIST) return errno_error("cannot write logs: cannot make " + first, errno);
+  for (;; ++number) {
+    const std::string folder = dir + "/" + log_folder_name(number);
+    if (mkdir(folder.c_str(), 0777) == 0) return number;
+    if (errno != EEXIST) return errno_error("cannot write logs: cannot make " + folder, errno);
   }
 }
 

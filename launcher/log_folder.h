@@ -16,9 +16,11 @@
 namespace hvd {
 
 // Makes the folder, and in it that of the job's first attempt: the first number behind all that are
-// there. Returns how many numbers were taken before, to be added to each attempt's own. The error
-// names the folder.
+// there. Returns how many numbers were taken before. The error names the folder.
 Result<uint32_t> claim_log_folder(const std::string& dir);
+// Makes the folder of a later attempt: the first number from this on that nobody has, which is
+// returned.
+Result<uint32_t> claim_log_number(const std::string& dir, uint32_t number);
 
 // "attempt-3"
 std::string log_folder_name(uint32_t number);

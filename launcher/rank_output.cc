@@ -37,6 +37,7 @@ RankOutput::RankOutput(const Job& job, const LaunchSettings& settings, Writer& s
       settings_(settings),
       screen_(screen),
       files_(files),
+      log_number_(settings.logged_before),
       one_page_(same_file(STDOUT_FILENO, STDERR_FILENO)),
       pages_{Page(isatty(STDOUT_FILENO) == 1), Page(isatty(STDERR_FILENO) == 1)} {
   if (!settings_.fold) return;
@@ -58,6 +59,7 @@ LineStyle RankOutput::style_of(uint32_t host, const StartAttempt& start, const P
 }
 
 void RankOutput::open(uint32_t host, const StartAttempt& start) {
+  if (!settings_.log_dir.empty()) open_logs(start.attempt);
   for (const Place& place : start.places) {
     for (const Stream which : {Stream::out, Stream::err}) {
       OpenStream& stream = streams_[Key{start.attempt, place.rank, which}];
@@ -65,14 +67,20 @@ void RankOutput::open(uint32_t host, const StartAttempt& start) {
       stream.style = style_of(host, start, place);
       stream.window = start.credit;
       if (settings_.log_dir.empty()) continue;
-      stream.log_path = log_file(settings_.log_dir, settings_.logged_before + start.attempt,
-                                 place.rank, job_.hosts[host].name, which);
+      stream.log_path =
+          log_file(settings_.log_dir, log_number_, place.rank, job_.hosts[host].name, which);
       files_.append(stream.log_path, "");
     }
   }
-  if (settings_.log_dir.empty()) return;
-  const std::string newest = log_folder_name(settings_.logged_before + start.attempt);
-  files_.link(settings_.log_dir + "/latest", newest);
+}
+
+// The first attempt's folder is there; those of later ones are made where a disk that hangs stops
+// nothing else.
+void RankOutput::open_logs(uint32_t attempt) {
+  if (attempt == logged_attempt_) return;
+  if (++log_number_ > settings_.logged_before + 1) files_.claim(settings_.log_dir, log_number_);
+  logged_attempt_ = attempt;
+  files_.link(settings_.log_dir + "/latest", log_folder_name(log_number_));
 }
 
 void RankOutput::put(std::string& out, const Key& key, const OpenStream& stream,

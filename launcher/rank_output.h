@@ -67,6 +67,7 @@ class RankOutput {
   bool shown(uint32_t rank) const {
     return settings_.only_ranks.empty() || settings_.only_ranks.count(rank) > 0;
   }
+  void open_logs(uint32_t attempt);
   LineStyle style_of(uint32_t host, const StartAttempt& start, const Place& place) const;
   Page& page(Stream stream) { return pages_[one_page_ ? 0 : static_cast<size_t>(stream)]; }
   void put(std::string& out, const Key& key, const OpenStream& stream, std::string_view piece,
@@ -82,6 +83,7 @@ class RankOutput {
   const LaunchSettings& settings_;
   Writer& screen_;
   Writer& files_;
+  uint32_t log_number_, logged_attempt_ = 0;  // the newest attempt's folder, as we count
   std::map<Key, OpenStream> streams_;
   std::deque<std::pair<Time, Key>> partial_;  // streams whose cutter held something, oldest first
   const bool one_page_;                       // stdout and stderr go to the same place

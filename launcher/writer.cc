@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+
+#include "launcher/log_folder.h"
 
 namespace hvd {
 
@@ -14,6 +17,14 @@ namespace {
 constexpr size_t kOpenFiles = 512;
 constexpr int kPipe = 64 << 10;
 constexpr int kWidePipe = 256 << 10;
+
+Status put_in_place(const std::string& draft, const std::string& path) {
+  if (rename(draft.c_str(), path.c_str()) == 0) return Ok{};
+  const int number = errno;
+  unlink(draft.c_str());
+  return errno_error("cannot write", number);
+}
+
 }  // namespace
 
 Writer::Writer() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -64,6 +75,10 @@ void Writer::append(const std::string& path, std::string bytes, Written credit) 
   push(Item{Item::Kind::append, Stream::out, path, std::move(bytes), credit});
 }
 
+void Writer::claim(const std::string& dir, uint32_t number) {
+  push(Item{Item::Kind::claim, Stream::out, dir, {}, {}, number});
+}
+
 void Writer::link(const std::string& path, const std::string& target) {
   push(Item{Item::Kind::link, Stream::out, path, target, {}});
 }
@@ -80,6 +95,7 @@ void Writer::run() {
     Item item = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;
+    item.path = place_of(item.path);
     path_ = item.path;
     since_ = now();
     lock.unlock();
@@ -120,22 +136,53 @@ void Writer::write(Item& item) {
 
 Status Writer::write_file(const Item& item) {
   if (item.kind == Item::Kind::append) return append_file(item);
+  if (item.kind == Item::Kind::link) return link_file(item);
+  if (item.kind == Item::Kind::claim) return claim_folder(item);
   const std::string draft = item.path + ".tmp";
-  if (item.kind == Item::Kind::link) {
-    unlink(draft.c_str());
-    if (symlink(item.bytes.c_str(), draft.c_str()) != 0) return errno_error("cannot link", errno);
-  } else {
-    const Fd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!fd) return errno_error("cannot write", errno);
-    if (Status status = write_all(fd.get(), item.bytes); !status) return status;
+  const Fd fd(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd) return errno_error("cannot write", errno);
+  if (Status status = write_all(fd.get(), item.bytes); !status) return status;
+  return put_in_place(draft, item.path);
+}
+
+Status Writer::link_file(const Item& item) {
+  const std::string folder = claimed(item.path.substr(0, item.path.rfind('/') + 1) + item.bytes);
+  if (folder.empty()) return Ok{};
+  struct stat st;
+  if (lstat(item.path.c_str(), &st) == 0 && !S_ISLNK(st.st_mode)) {
+    return Error{"what stands there is no link and stays"};
   }
-  if (rename(draft.c_str(), item.path.c_str()) == 0) return Ok{};
-  const int number = errno;
+  // Another run may be linking too.
+  const std::string draft = item.path + ".tmp" + std::to_string(getpid());
+  const std::string target = folder.substr(folder.rfind('/') + 1);
   unlink(draft.c_str());
-  return errno_error("cannot write", number);
+  if (symlink(target.c_str(), draft.c_str()) != 0) return errno_error("cannot link", errno);
+  return put_in_place(draft, item.path);
+}
+
+Status Writer::claim_folder(const Item& item) {
+  const Result<uint32_t> number = claim_log_number(item.path, item.number);
+  folders_[item.path + "/" + log_folder_name(item.number)] =
+      number ? item.path + "/" + log_folder_name(*number) : "";
+  if (!number) return number.error();
+  return Ok{};
+}
+
+std::string Writer::claimed(const std::string& folder) const {
+  const auto found = folders_.find(folder);
+  return found == folders_.end() ? folder : found->second;
+}
+
+// Where a file goes; empty: nowhere, since its folder could not be made.
+std::string Writer::place_of(const std::string& path) const {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return path;
+  const std::string folder = claimed(path.substr(0, slash));
+  return folder.empty() && slash > 0 ? "" : folder + path.substr(slash);
 }
 
 Status Writer::append_file(const Item& item) {
+  if (item.path.empty()) return Ok{};
   if (files_.size() > kOpenFiles) files_.clear();
   Fd& fd = files_[item.path];
   if (!fd) {

@@ -35,7 +35,11 @@ class Writer {
   void print(Stream stream, std::string text, Written credit = {});
   // Queues bytes for the end of a file, which is made with its folders on first need.
   void append(const std::string& path, std::string bytes, Written credit = {});
-  // Queues the making of a symbolic link, or its change to another target.
+  // Queues the making of the log folder of this number in `dir`, or of the next that no other run
+  // has. What is queued for it afterwards, under this number, goes where it was made.
+  void claim(const std::string& dir, uint32_t number);
+  // Queues the making of a symbolic link, or its change to another target. What stands there and is
+  // no link stays.
   void link(const std::string& path, const std::string& target);
   // Queues the replacement of a small file. Not synced: for hints that may be lost.
   void replace(const std::string& path, std::string bytes);
@@ -54,10 +58,11 @@ class Writer {
 
  private:
   struct Item {
-    enum class Kind { print, append, replace, link } kind;
+    enum class Kind { print, append, replace, link, claim } kind;
     Stream stream;
     std::string path, bytes;
     Written credit;
+    uint32_t number = 0;  // of the log folder to claim
   };
 
   void start_thread();
@@ -66,6 +71,10 @@ class Writer {
   void write(Item& item);
   Status write_file(const Item& item);
   Status append_file(const Item& item);
+  Status link_file(const Item& item);
+  Status claim_folder(const Item& item);
+  std::string claimed(const std::string& folder) const;
+  std::string place_of(const std::string& path) const;
   void widen_stdout();
 
   Fd event_;
@@ -78,7 +87,9 @@ class Writer {
   std::string error_, path_;         // path_: of the file that is being written
   Time since_{};                     // when that began
   std::map<std::string, Fd> files_;  // of the thread, as wide_
-  bool wide_ = false;                // stdout's pipe is as wide as it gets
+  // Log folders by the name that they were claimed under; empty: there is none.
+  std::map<std::string, std::string> folders_;  // of the thread
+  bool wide_ = false;                           // stdout's pipe is as wide as it gets
   std::thread thread_;
 };
 

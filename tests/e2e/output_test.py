@@ -190,19 +190,44 @@ class LogTest(Case):
                              f"attempt {number % 2 + 1}\n".encode())
         self.assertEqual(os.readlink(self.path("logs/latest")), "attempt-4")
 
-    def relaunch_into(self, make, flood, **options):
-        """A job whose second attempt finds that `make` was made of its log file."""
-        second = self.path("logs/attempt-2")
-        log = f"{second}/rank-0@localhost.out"
-        script = f"[ $HVD_ATTEMPT = 2 ] || {{ mkdir {second}; {make} {log}; exit 1; }}; {flood}"
-        run = self.start("-np", "1", "--max-restarts", "1", "--heartbeat-timeout", "1", "--log-dir", "logs",
-                         "sh", "-c", script, **options)
+    def test_e6_two_runs_at_once_keep_to_their_own_folders(self):
+        ask = "echo $WHO $HVD_ATTEMPT; until [ -e $GO ]; do sleep 0.02; done; [ $HVD_ATTEMPT = 3 ]"
+        runs = {}
+        for who in "ab":
+            runs[who] = self.start("-np", "1", "--max-restarts", "2", "--log-dir", "logs", "sh", "-c", ask,
+                                   env={"WHO": who, "GO": self.path("go")})
+            runs[who].wait_for_text(f"{who} 1")
+        self.write("go", "")
+        for run in runs.values():
+            self.assert_code(run.wait(), 0)
+        found = [self.content(f"attempt-{n}/rank-0@localhost.out").decode() for n in range(1, 7)]
+        self.assertEqual(found[:2], ["a 1\n", "b 1\n"])
+        self.assertEqual(sorted(found), [f"{who} {n}\n" for who in "ab" for n in (1, 2, 3)])
+        self.assertEqual(sorted(os.listdir(self.path("logs"))), [f"attempt-{n}" for n in range(1, 7)] + ["latest"])
+        self.assertIn(" 3\n", self.content("latest/rank-0@localhost.out").decode())
+
+    def test_e6_a_file_of_the_user_s_stays_in_place_of_the_link(self):
+        os.mkdir(self.path("logs"))
+        self.write("logs/latest", "mine")
+        run = self.launch("-np", "1", "--log-dir", "logs", "echo", "said")
+        self.assert_code(run, 0)
+        self.assertEqual((self.content("latest"), self.content("attempt-1/rank-0@localhost.out")), (b"mine", b"said\n"))
+        self.assertIn("/logs/latest: what stands there is no link and stays", run.err)
+        self.assertEqual(sorted(os.listdir(self.path("logs"))), ["attempt-1", "latest"])
+
+    def write_into(self, make, flood):
+        """A job that finds that `make` was made of its log file: on the way to its host."""
+        log = self.path("logs/attempt-1/rank-0@a.out")
+        plants = self.write("plants", f'#!/bin/sh\nshift; {make} {log}; exec "$@"\n')
+        os.chmod(plants, 0o700)
+        run = self.start("-H", "a:1", "--rsh", plants, "--heartbeat-timeout", "1", "--log-dir", "logs",
+                         "sh", "-c", flood)
         return run, log
 
     def test_e5_a_log_folder_that_hangs_costs_no_host_its_lease(self):
         # A FIFO that nobody reads hangs whoever opens it, as a dead mount does.
-        run, log = self.relaunch_into("mkfifo", "yes | head -c 4000000")
-        run.wait_for_text("nothing could be written to .*/attempt-2/rank-0@localhost.out for 5 s")
+        run, log = self.write_into("mkfifo", "yes | head -c 4000000")
+        run.wait_for_text("nothing could be written to .*/attempt-1/rank-0@a.out for 5 s")
         self.assertTrue(run.running, str(run))
         with open(log, "rb") as f:
             self.assertEqual(f.read(), b"y\n" * 2_000_000)
@@ -211,7 +236,7 @@ class LogTest(Case):
         self.assertEqual(run.err.count("nothing could be written"), 1)
 
     def test_e5_a_full_disk_is_said_once_and_costs_nothing_else(self):
-        run, _ = self.relaunch_into("ln -s /dev/full", "yes | head -c 1000000; sleep 1.5; echo end")
+        run, _ = self.write_into("ln -s /dev/full", "yes | head -c 1000000; sleep 1.5; echo end")
         self.assert_code(run.wait(), 0)
         self.assertEqual(len(lines_of(run.out, 0)), 500_001)
         self.assertEqual(run.err.count("a log file is not whole"), 1)

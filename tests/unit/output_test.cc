@@ -241,6 +241,8 @@ TEST_CASE("e6: a log folder goes on counting where it stands") {
   }
   CHECK(*claim_log_folder(dir) == 7);
   CHECK(access((dir + "/attempt-8").c_str(), F_OK) == 0);
+  CHECK(*claim_log_number(dir, 7) == 9);
+  CHECK(*claim_log_number(dir, 10) == 10);
   CHECK(log_file("d", 8, 3, "h1", Stream::err) == "d/attempt-8/rank-3@h1.err");
   const auto refused = claim_log_folder("/dev/null/logs");
   REQUIRE_FALSE(refused);
