@@ -8,6 +8,7 @@
 
 #include "base/template.h"
 #include "launcher/log_folder.h"
+#include "launcher/terminal_text.h"
 
 namespace hvd {
 
@@ -98,13 +99,14 @@ void RankOutput::take(uint32_t host, const Output& m, Time now) {
   const auto found = streams_.find(key);
   if (found == streams_.end() || found->second.host != host) return;
   OpenStream& stream = found->second;
-  const Written credit{m.attempt, m.rank, m.stream, m.bytes.size()};
-  if (!stream.log_path.empty()) files_.append(stream.log_path, m.bytes, credit);
+  const std::string_view bytes = granted_part(stream, m.bytes);
+  if (bytes.empty()) return;
+  const Written credit{m.attempt, m.rank, m.stream, bytes.size()};
+  if (!stream.log_path.empty()) files_.append(stream.log_path, std::string(bytes), credit);
   std::string text;
   if (shown(m.rank) && !discarding_) {
-    text.reserve(m.bytes.size() + m.bytes.size() / 2);
-    stream.cutter.feed(m.bytes,
-                       [&](std::string_view piece) { put(text, key, stream, piece, now); });
+    text.reserve(bytes.size() + bytes.size() / 2);
+    stream.cutter.feed(bytes, [&](std::string_view piece) { put(text, key, stream, piece, now); });
     stream.since = now;
     // Folded lines are shown whole.
     if (stream.cutter.waiting() && !stream.watched && !settings_.fold) {
@@ -114,6 +116,20 @@ void RankOutput::take(uint32_t host, const Output& m, Time now) {
   }
   screen_.print(m.stream, std::move(text), credit);
   show_folded(now, false);
+}
+
+// What a host sends beyond its credit would fill our memory; no agent of ours does.
+std::string_view RankOutput::granted_part(OpenStream& stream, std::string_view bytes) {
+  const uint64_t room = stream.window + stream.granted - stream.received;
+  const std::string_view part = bytes.substr(0, room);
+  stream.received += part.size();
+  if (part.size() == bytes.size() || !greedy_.insert(stream.host).second) return part;
+  if (settings_.verbosity >= 0) {
+    tell(terminal_lines("hvdlaunch: ", "output of ranks on " + job_.hosts[stream.host].name +
+                                           " is not whole: the host sends more than it may, "
+                                           "which is dropped"));
+  }
+  return part;
 }
 
 std::string RankOutput::rest_of(const Key& key, OpenStream& stream, Time now) {

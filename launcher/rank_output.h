@@ -9,7 +9,9 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -59,9 +61,10 @@ class RankOutput {
     std::string log_path;  // empty: none
     uint64_t window = 0;   // credit it began with
     LineCutter cutter;
-    Time since{};                                 // of what the cutter holds
-    bool watched = false;                         // stands in partial_
-    uint64_t shown = 0, logged = 0, granted = 0;  // bytes so far
+    Time since{};          // of what the cutter holds
+    bool watched = false;  // stands in partial_
+    // Bytes so far; granted: beside the window.
+    uint64_t received = 0, shown = 0, logged = 0, granted = 0;
   };
 
   bool shown(uint32_t rank) const {
@@ -72,6 +75,8 @@ class RankOutput {
   Page& page(Stream stream) { return pages_[one_page_ ? 0 : static_cast<size_t>(stream)]; }
   void put(std::string& out, const Key& key, const OpenStream& stream, std::string_view piece,
            Time now);
+  // The bytes that there was credit for.
+  std::string_view granted_part(OpenStream& stream, std::string_view bytes);
   // What the stream's cutter holds, as text to show.
   std::string rest_of(const Key& key, OpenStream& stream, Time now);
   using Streams = std::map<Key, OpenStream>;
@@ -90,6 +95,7 @@ class RankOutput {
   Page pages_[2];
   std::optional<LineFolder> folders_[2];
   std::vector<std::pair<uint32_t, Credit>> credit_;
+  std::set<uint32_t> greedy_;  // hosts that sent more than their credit
   bool discarding_ = false;
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "launcher/line_folder.h"
 #include "launcher/log_folder.h"
 #include "launcher/page.h"
+#include "launcher/rank_output.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -272,5 +274,52 @@ TEST_CASE("of the words of a detached job that did not start the last are told, 
   CHECK(many.ends_with("\n9999 of 10000\n"));
   const size_t first = std::strtoul(many.c_str(), nullptr, 10);
   CHECK(many.starts_with(std::to_string(first) + " of 10000\n"));
+  REQUIRE(std::system(("rm -r " + std::string(dir)).c_str()) == 0);
+}
+
+TEST_CASE("what a host sends beyond its credit is dropped, and said once") {
+  char dir[] = "/tmp/hvd-credit-XXXXXX";
+  REQUIRE(mkdtemp(dir) != nullptr);
+  Job job;
+  job.size = 1;
+  job.hosts.resize(1);
+  job.hosts[0].name = "h1";
+  LaunchSettings settings;
+  settings.only_ranks = {7};
+  settings.log_dir = dir;
+  StartAttempt start;
+  start.attempt = 1;
+  start.places.resize(1);
+  start.credit = 1000;
+  uint64_t back = 0;
+  std::string told;
+  {
+    const Errors errors;
+    {
+      Writer screen, files;
+      RankOutput output(job, settings, screen, files);
+      output.open(0, start);
+      const auto written = [&] {
+        while (!screen.idle() || !files.idle()) usleep(1000);
+        for (const auto& [host, credit] : output.take_credit()) back += credit.bytes;
+      };
+      // To the last byte, more than once: the same again once there is credit.
+      for (int round = 0; round < 2; ++round) {
+        output.take(0, {1, 0, Stream::out, std::string(500, 'a')}, now());
+        output.take(0, {1, 0, Stream::out, std::string(500, 'a')}, now());
+        written();
+        CHECK(back == 1000u * (round + 1));
+      }
+      output.take(0, {1, 0, Stream::out, std::string(1001, 'b')}, now());
+      output.take(0, {1, 0, Stream::out, std::string(5000, 'b')}, now());
+      written();
+      CHECK(back == 3000);
+    }
+    told = errors.text();
+  }
+  CHECK(std::filesystem::file_size(std::string(dir) + "/attempt-1/rank-0@h1.out") == 3000);
+  CHECK(told ==
+        "hvdlaunch: output of ranks on h1 is not whole: the host sends more than it may, which is "
+        "dropped\n");
   REQUIRE(std::system(("rm -r " + std::string(dir)).c_str()) == 0);
 }
