@@ -45,7 +45,6 @@ void check_news(const AgentLink& link, const std::vector<AgentLink::News>& news,
       HVD_CHECK(down->reason.find("h1") != std::string::npos && down->reason.size() < 8192);
       std::string shown = terminal_lines("", down->reason);
       std::erase(shown, '\n');
-      std::erase(shown, '\t');
       HVD_CHECK(!has_controls(shown));
     } else {
       // The hello comes first and never again.

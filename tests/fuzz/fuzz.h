@@ -44,10 +44,11 @@ inline void in_pieces(std::string_view text, size_t piece,
   }
 }
 
+// Control characters, but for tabs.
 inline bool has_controls(std::string_view text) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) return true;
+    if ((byte < 0x20 && byte != '\t') || byte == 0x7f) return true;
   }
   return false;
 }
