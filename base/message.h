@@ -487,7 +487,6 @@ struct AttemptStopped {
   }
 };
 
-// `bytes` stay the last member: kOutputHead.
 // Answers Suspend: the ranks stand still.
 struct Suspended {
   template <class M, class V>
@@ -496,6 +495,7 @@ struct Suspended {
   }
 };
 
+// `bytes` stay the last member: kOutputHead.
 struct Output {
   uint32_t attempt = 0, rank = 0;
   Stream stream = Stream::out;

@@ -85,20 +85,21 @@ Status take_allocation(const Job& job, const Asked& asked, const Variables& envi
 }
 
 Status settle_hosts(Job& job, const Asked& asked, std::vector<Host> hosts, const Machine& machine) {
-  const bool own = job.hosts.size() == 1 && job.hosts[0].source == kThisMachine;
+  bool own = job.hosts.size() == 1 && job.hosts[0].source == kThisMachine;
   if (!hosts.empty()) {
     job.hosts = std::move(hosts);
+    own = false;
   } else if (job.hosts.empty()) {
     job.hosts = {this_host(asked, machine)};
-    return Ok{};
+    own = true;
   } else {
     if (const Status status = check_same_machine(job, machine); !status) return status;
     if (own && (asked.size || asked.slots_per_host)) job.hosts = {this_host(asked, machine)};
-    if (own) return Ok{};
   }
   auto chosen = choose_hosts(std::move(job.hosts), asked.include, asked.exclude);
   if (!chosen) return chosen.error();
   job.hosts = std::move(*chosen);
+  if (own) return Ok{};
   mark_local(job.hosts, machine);
   return check_no_duplicates(job.hosts);
 }

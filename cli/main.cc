@@ -1,4 +1,5 @@
 // hvdlaunch: the front door. Reads the command line, makes the job whole, and hands it on.
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -128,8 +129,18 @@ void end_by_own_failure(int) {
   _exit(kExitOwnFailure);
 }
 
+// What is opened later must not become 0, 1 or 2 where those were closed: our own text and the
+// ranks' would go there.
+void hold_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));
+  }
+}
+
 int run_command(const std::vector<std::string>& words) {
   std::signal(SIGABRT, end_by_own_failure);
+  // A reader or a program that goes is an error where it is written to.
+  std::signal(SIGPIPE, SIG_IGN);
   const Surroundings around = surroundings();
   Result<Command> command = parse_command(words, around);
   if (!command) return fail(command.error().text, kExitUsage);
@@ -145,6 +156,7 @@ int run_command(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
+  hvd::hold_standard_descriptors();
   // The per-host process has no use for what a command line depends on.
   if (!words.empty() && words[0] == "agent") {
     // It may have been started by the number of a descriptor.

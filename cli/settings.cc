@@ -42,6 +42,11 @@ Status read_duration(std::optional<Duration>& to, const OptionValue& value, Dura
   return Ok{};
 }
 
+// Given on the command line, which wins over a [job] table.
+bool typed(const OptionValue& value) {
+  return value.place.starts_with("--");
+}
+
 Status read_path(std::optional<std::string>& to, const OptionValue& value) {
   if (value.text.empty()) return expected(value, "a path");
   to = value.text;
@@ -124,11 +129,15 @@ Status set_rsh(Asked& asked, const OptionValue& value) {
   auto words = parse_rsh(value.text);
   if (!words) return Error{value.place + " " + in_quotes(value.text) + ": " + words.error().text};
   asked.rsh = std::move(*words);
+  asked.rsh_typed = typed(value);
+  if (asked.rsh_typed && !asked.transport_typed) asked.transport.reset();
   return Ok{};
 }
 
 Status set_transport(Asked& asked, const OptionValue& value) {
   asked.transport = transport_of(value.text);
+  asked.transport_typed = typed(value);
+  if (asked.transport_typed && !asked.rsh_typed) asked.rsh.clear();
   if (asked.transport) return Ok{};
   std::string names;
   for (const std::string& name : transport_names()) names += (names.empty() ? "" : ", ") + name;
@@ -212,6 +221,7 @@ Status set_prefix(Asked& asked, const OptionValue& value) {
       return expected(value, "{rank}, {local_rank}, {size}, {host} or {attempt} in braces");
     }
   }
+  asked.no_prefix = false;
   asked.settings.style.prefix = !text.empty();
   asked.settings.style.prefix_template = text;
   return Ok{};

@@ -29,7 +29,8 @@ struct Asked {
   std::optional<uint16_t> ssh_port;
   std::optional<std::string> identity;
   std::optional<Transport> transport;
-  std::vector<std::string> rsh;  // --rsh in words
+  std::vector<std::string> rsh;                     // --rsh in words
+  bool transport_typed = false, rsh_typed = false;  // on the command line
   std::optional<std::string> directory;
   std::vector<std::string> variables;       // NAME or NAME=VALUE
   std::vector<std::string> file_variables;  // of --env-file; those of -x win

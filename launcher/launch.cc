@@ -162,7 +162,7 @@ void Launch::turn() {
     step_queue();
     ready = slept ? poller_.wait(Time{}) : std::vector<Ready>{};
   } while (!ready.empty());
-  if (suspension_.ready(now())) stand_still();
+  if (suspension_.ready(now())) return stand_still();
   const Time at = now();
   last_turn_ = at;
   std::vector<HostLinks::News> news;
@@ -225,10 +225,11 @@ void Launch::suspend() {
 void Launch::stand_still() {
   suspension_.end();
   Signals::stop_here();
-  last_turn_ = now();
+  // What arrived meanwhile is read before anything is judged late.
+  last_turn_ = Time{};
   for (uint32_t host = 0; host < links_.count(); ++host) {
     if (!links_.up(host)) continue;
-    links_.find(host)->forgive_silence(last_turn_);
+    links_.find(host)->forgive_silence(now());
     links_.send(host, Resume{});
   }
 }

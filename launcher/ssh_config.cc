@@ -180,8 +180,12 @@ SshConfigUse config_use(const SshConfigText& config, const std::string& host) {
     use.group += here ? '1' : '0';
     if (!here || block.directives.empty()) continue;
     use.touched = true;
-    own = own || std::any_of(block.directives.begin(), block.directives.end(),
-                             [](const SshDirective& d) { return is(d.keyword, "hostname"); });
+    // ssh fills in most %h itself; a key file's is filled in by whoever opens it.
+    own = own ||
+          std::any_of(block.directives.begin(), block.directives.end(), [](const SshDirective& d) {
+            return is(d.keyword, "hostname") ||
+                   (d.value.find('%') != std::string::npos && !is(d.keyword, "identityfile"));
+          });
   }
   if (own) use.group = host;
   return use;

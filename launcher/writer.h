@@ -28,7 +28,7 @@ struct Written {
 class Writer {
  public:
   Writer();
-  // Waits for the queue to be written, at most briefly if nothing moves.
+  // Waits for the queue to be written.
   ~Writer();
 
   // Queues text for stdout or stderr; `credit` comes back in take_written().

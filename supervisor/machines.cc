@@ -49,11 +49,15 @@ std::string gpu_shortage(const Job& job, const KnownMachine& machine, uint32_t r
          "--oversubscribe lets them share";
 }
 
+bool same_machine(const AgentHello& a, const AgentHello& b) {
+  return !a.boot_id.empty() && a.network != 0 && a.boot_id == b.boot_id && a.network == b.network;
+}
+
 std::vector<std::string> shared_machines(const Job& job,
                                          const std::vector<KnownMachine>& machines) {
   std::map<std::pair<std::string, uint64_t>, std::vector<std::string>> names;
   for (const KnownMachine& machine : machines) {
-    if (machine.hello.boot_id.empty() || machine.hello.network == 0) continue;
+    if (!same_machine(machine.hello, machine.hello)) continue;  // what could not be read
     names[{machine.hello.boot_id, machine.hello.network}].push_back(job.hosts[machine.host].name);
   }
   std::vector<std::string> sentences;

@@ -25,6 +25,9 @@ uint32_t gpus_of(const Job& job, const KnownMachine& machine);
 // without GPUs is asked for none, unless gpus_per_rank says so.
 std::string gpu_shortage(const Job& job, const KnownMachine& machine, uint32_t ranks);
 
+// Boot id and network namespace are known and equal.
+bool same_machine(const AgentHello& a, const AgentHello& b);
+
 // Hosts that are one machine under two names, a sentence for each machine.
 std::vector<std::string> shared_machines(const Job& job, const std::vector<KnownMachine>& machines);
 

@@ -366,6 +366,7 @@ void Policy::note_steps(const std::vector<RankStep>& steps) {
 
 void Policy::on(const Tick&, Time now) {
   if (wall_stop_ && *wall_stop_ <= now) wall_time_over(now);
+  if (phase_ == Phase::done) return;
   if (count_down_ && *count_down_ <= now) count_down(now);
   for (uint32_t host = 0; host < hosts_.size() && phase_ == Phase::gathering; ++host) {
     if (!hosts_[host].retry || *hosts_[host].retry > now) continue;

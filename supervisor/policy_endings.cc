@@ -76,7 +76,10 @@ WallPlan plan_wall_time(Duration wall, Duration grace) {
   return {stop, std::min<Duration>(grace, wall - stop - margin)};
 }
 
-int exit_code_of(const Cause& cause) {
+namespace {
+
+// As the cause has it; codes and signals come from agents, and any number can be in them.
+int told_code(const Cause& cause) {
   switch (cause.kind) {
     case Cause::Kind::none:
       return 0;
@@ -97,6 +100,13 @@ int exit_code_of(const Cause& cause) {
     default:
       return kExitGaveUp;
   }
+}
+
+}  // namespace
+
+int exit_code_of(const Cause& cause) {
+  const int code = told_code(cause) & 255;
+  return code == 0 && cause.kind != Cause::Kind::none ? kExitGaveUp : code;
 }
 
 namespace {
@@ -237,12 +247,12 @@ void Policy::end_in_order(const Cause& cause, const std::string& why, Duration g
     if (cause_.kind == Cause::Kind::none) return;  // all ranks ended well
     // Of a stop in order, the reason stays. Behind a failure, there is no other attempt.
     if (!asked_for(cause_)) last_word_ = cause;
-    return say(Say::Level::warning, why + ": stopping already, once more kills what still runs");
+    return say(Say::Level::warning, why + ": stopping already, INT or TERM once more kills what still runs");
   }
   cause_ = cause;
   if (phase_ != Phase::running) return finish_with_cause();
   say(Say::Level::warning,
-      why + ": stopping all ranks within " + format_duration(grace) + ", once more kills them now");
+      why + ": stopping all ranks within " + format_duration(grace) + ", INT or TERM once more kills them now");
   stop_attempt(grace, now);
 }
 
@@ -384,6 +394,9 @@ void Policy::drop_unstopped(Time now) {
 
 void Policy::finish_with_cause() {
   phase_ = Phase::done;
+  deadline_.reset();
+  count_down_.reset();
+  wall_stop_.reset();
   Finish finish;
   finish.code = exit_code_of(cause_);
   finish.from_worker = cause_.kind == Cause::Kind::exited || cause_.kind == Cause::Kind::killed ||

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/exit_codes.h"
+#include "supervisor/machines.h"
 #include "supervisor/policy.h"
 
 namespace hvd {
@@ -24,10 +25,8 @@ bool Policy::on_one_machine() const {
   for (const HostPlaces& places : placement_) {
     const HostState& host = hosts_[places.host];
     if (host.link != Link::up) continue;
-    if (first == nullptr) first = &host;
-    if (host.hello.boot_id != first->hello.boot_id || host.hello.network != first->hello.network) {
-      return false;
-    }
+    if (first != nullptr && !same_machine(first->hello, host.hello)) return false;
+    first = &host;
   }
   return true;
 }

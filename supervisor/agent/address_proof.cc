@@ -19,6 +19,7 @@ namespace {
 constexpr Duration kCallerLimit = 5s;
 // The oldest of more goes, so that strangers cannot keep a host out.
 constexpr size_t kMostCallers = 512;
+constexpr int kCallersAtOnce = 64;
 
 // Reads into `heard` until it has `size` bytes. Ends with true when it has them or none will come.
 bool read_up_to(int fd, std::string& heard, size_t size, bool& ended) {
@@ -106,7 +107,8 @@ void AddressProof::close() {
 // ---- those who call ----
 
 void AddressProof::accept_waiting(Time now) {
-  while (listener_) {
+  // Strangers that keep calling do not keep the loop: it comes back here.
+  for (int i = 0; listener_ && i < kCallersAtOnce; ++i) {
     Fd fd(accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (!fd && errno == EMFILE && !callers_.empty()) {

@@ -241,7 +241,10 @@ void AgentLoop::forget_oldest_output() {
     ++kept;
   }
   if (kept == left_output_.size()) return;
-  left_output_.erase(left_output_.begin(), left_output_.end() - static_cast<ptrdiff_t>(kept));
+  const auto end = left_output_.end() - static_cast<ptrdiff_t>(kept);
+  // The launcher waits for the end of every stream.
+  for (auto stream = left_output_.begin(); stream != end; ++stream) link_.send(stream->identity());
+  left_output_.erase(left_output_.begin(), end);
   link_.send(AgentNotice{"output of earlier attempts was dropped: nobody took it"});
 }
 

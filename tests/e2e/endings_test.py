@@ -47,8 +47,8 @@ class CodesTest(EndingsCase):
             with self.subTest(script):
                 run = self.launch("-np", "2", "sh", "-c", f"[ $HVD_RANK = 0 ] || {{ {script}; }}; sleep 50")
                 host = os.uname().nodename
-                self.assertIn(run.err.splitlines()[-1].replace(host, "localhost"),
-                              f"hvdlaunch: exit code {code}, from rank 1 on localhost")
+                self.assertEqual(run.err.splitlines()[-1].replace(host, "localhost"),
+                                 f"hvdlaunch: exit code {code}, from rank 1 on localhost")
                 self.assert_code(run, code)
         self.assertEqual(self.launch("-np", "2", "true").err, "")
 

@@ -87,6 +87,12 @@ TEST_CASE("a2, c5: one machine under several names") {
   CHECK(shared_machines(job, {machine(0, 0, "x", 0), machine(1, 0, "x", 0)}).empty());
 }
 
+TEST_CASE("what is unknown of two machines does not make them one") {
+  CHECK(same_machine(machine(0, 0).hello, machine(1, 0).hello));
+  CHECK_FALSE(same_machine(machine(0, 0, "").hello, machine(1, 0, "").hello));
+  CHECK_FALSE(same_machine(machine(0, 0, "x", 0).hello, machine(1, 0, "x", 0).hello));
+}
+
 TEST_CASE("j7: the threads a rank is given are told, unless the user set them") {
   Job job = job_on({"h1", "h2", "h3"});
   const Placement placement = {{0, 0, {{0, 0, 0, 1}, {1, 1, 0, 1}}}, {1, 1, {{2, 0, 0, 1}}}};

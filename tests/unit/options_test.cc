@@ -436,7 +436,24 @@ TEST_CASE("d1: a program of the active environment is meant by its path") {
   rmdir(folder);
 }
 
+TEST_CASE("of two options that exclude each other the command line's wins") {
+  const HostFileOnDisk rsh(
+      "[[host]]\nname = \"h1\"\n[job]\nrsh = \"docker exec -i\"\nno-prefix = true\n");
+  const RunCommand command =
+      run(Words{"-H", rsh.path(), "--transport", "libssh", "--prefix", "X ", "train"});
+  CHECK(command.job.rsh.empty());
+  CHECK(command.job.transport == Transport::libssh);
+  CHECK(command.settings.style.prefix);
+  CHECK(command.settings.style.prefix_template == "X ");
+  const HostFileOnDisk transport("[[host]]\nname = \"h1\"\n[job]\ntransport = \"libssh\"\n");
+  CHECK(run(Words{"-H", transport.path(), "--rsh", "kubectl exec -i", "train"}).job.rsh.size() ==
+        3);
+  CHECK(error("-H h1 --rsh x --transport libssh train").find("are both given") !=
+        std::string::npos);
+}
+
 TEST_CASE("which hosts, GPUs and cores") {
+  CHECK(error("--include nosuch train").starts_with("--include 'nosuch': no host is named"));
   CHECK(hosts(run("-H h[1-4]:2 --include h[1-3] --exclude h2 train").job) == "h1:2 h3:2");
   CHECK(error("-H h1,h2 --include h3 train").starts_with("--include 'h3': no host is named 'h3'"));
   CHECK(error("-H h1 --include h1,,h2 train").starts_with("--include 'h1,,h2': expected hosts"));

@@ -723,6 +723,33 @@ TEST_CASE("the wall time ends every phase, and forbids another attempt") {
   }
 }
 
+TEST_CASE("a wall time and another limit that passed in one sleep end the job once") {
+  Scene scene(1);
+  scene.job.wall_time = 10s;
+  scene.start();
+  scene.pass(1000s);
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 124);
+  CHECK_FALSE(scene.policy->next_deadline().has_value());
+}
+
+TEST_CASE("a code or signal that no process can have is no success") {
+  for (const Cause::Kind kind :
+       {Cause::Kind::exited, Cause::Kind::not_started, Cause::Kind::aborted}) {
+    Cause cause;
+    cause.kind = kind;
+    cause.code = 256;
+    CHECK(exit_code_of(cause) != 0);
+    cause.code = 7;
+    CHECK(exit_code_of(cause) == 7);
+  }
+  Cause killed;
+  killed.kind = Cause::Kind::killed;
+  killed.signal = -128;
+  CHECK(exit_code_of(killed) == 70);
+  CHECK(exit_code_of(Cause{}) == 0);
+}
+
 TEST_CASE("f2: what follows the first abnormal end is a consequence, and counted") {
   Scene scene = running(4, 0, false);
   scene.answers_stop = false;
