@@ -38,6 +38,7 @@ class Scene {
   void up(uint32_t host) {
     AgentHello hello;
     hello.boot_id = one_machine ? "boot" : job.hosts[host].name;
+    hello.network = 1;
     hello.reserved_port = 1000 + host;
     event(HostUp{host, hello, own_address(host), "10.0.0.99"});
   }
