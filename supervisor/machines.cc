@@ -23,6 +23,16 @@ std::string counted(uint32_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
+// "h1, h2 and h3", or "h1, h2, h3 and 197 more".
+std::string enumeration(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 4;
+  const size_t shown = names.size() > kShown ? kShown - 1 : names.size() - 1;
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return text + " and " +
+         (names.size() > kShown ? std::to_string(names.size() - shown) + " more" : names.back());
+}
+
 }  // namespace
 
 uint32_t gpus_of(const Job& job, const KnownMachine& machine) {
@@ -63,11 +73,8 @@ std::vector<std::string> shared_machines(const Job& job,
   std::vector<std::string> sentences;
   for (const auto& [identity, hosts] : names) {
     if (hosts.size() < 2) continue;
-    std::string text;
-    for (size_t i = 0; i < hosts.size(); ++i) {
-      text += (i == 0 ? "" : i + 1 < hosts.size() ? ", " : " and ") + hosts[i];
-    }
-    sentences.push_back(text + " are one machine: their ranks share its cores and GPUs");
+    sentences.push_back(enumeration(hosts) +
+                        " are one machine: their ranks share its cores and GPUs");
   }
   std::sort(sentences.begin(), sentences.end());
   return sentences;

@@ -247,12 +247,13 @@ void Policy::end_in_order(const Cause& cause, const std::string& why, Duration g
     if (cause_.kind == Cause::Kind::none) return;  // all ranks ended well
     // Of a stop in order, the reason stays. Behind a failure, there is no other attempt.
     if (!asked_for(cause_)) last_word_ = cause;
-    return say(Say::Level::warning, why + ": stopping already, INT or TERM once more kills what still runs");
+    return say(Say::Level::warning,
+               why + ": stopping already, INT or TERM once more kills what still runs");
   }
   cause_ = cause;
   if (phase_ != Phase::running) return finish_with_cause();
-  say(Say::Level::warning,
-      why + ": stopping all ranks within " + format_duration(grace) + ", INT or TERM once more kills them now");
+  say(Say::Level::warning, why + ": stopping all ranks within " + format_duration(grace) +
+                               ", INT or TERM once more kills them now");
   stop_attempt(grace, now);
 }
 

@@ -82,6 +82,9 @@ TEST_CASE("a2, c5: one machine under several names") {
                               machine(3, 0, "x", 1)}) ==
         std::vector<std::string>{
             "h1, a.h1 and b.h1 are one machine: their ranks share its cores and GPUs"});
+  std::vector<KnownMachine> many;
+  for (uint32_t host = 0; host < 5; ++host) many.push_back(machine(host, 0));
+  CHECK(shared_machines(job, many)[0].starts_with("h1, a.h1, h2 and 2 more are one machine"));
   // What could not be read proves nothing.
   CHECK(shared_machines(job, {machine(0, 0, "", 1), machine(1, 0, "", 1)}).empty());
   CHECK(shared_machines(job, {machine(0, 0, "x", 0), machine(1, 0, "x", 0)}).empty());
