@@ -1,11 +1,15 @@
 // Numeric network addresses.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace hvd {
+
+// Of one host; more are neither told nor looked at.
+inline constexpr size_t kMostAddresses = 16;
 
 // Whether this is a numeric IPv4 or IPv6 address that one host can dial another at: not a loopback,
 // link-local, multicast or unspecified one.

@@ -20,4 +20,10 @@ std::string fill_template(std::string_view text, const std::map<std::string, std
   return out;
 }
 
+void replace_all(std::string& text, std::string_view what, const std::string& by) {
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+}
+
 }  // namespace hvd

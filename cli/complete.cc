@@ -19,8 +19,6 @@ namespace {
 // Host::source of the host that is there when none was named.
 constexpr const char* kThisMachine = "this machine";
 
-constexpr uint64_t kMostRanks = 1'000'000;
-
 const std::string* find_variable(const Variables& variables, const std::string& name) {
   for (const auto& variable : variables) {
     if (variable.first == name) return &variable.second;

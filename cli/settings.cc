@@ -14,7 +14,6 @@ namespace hvd {
 
 namespace {
 
-constexpr uint64_t kMostRanks = 1'000'000;
 constexpr uint64_t kMostRestarts = 1'000'000;
 constexpr Duration kShortestSilence = std::chrono::milliseconds(200);
 constexpr Duration kShortestWallTime = std::chrono::seconds(1);

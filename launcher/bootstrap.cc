@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/message.h"
+#include "base/template.h"
 
 namespace hvd {
 
@@ -61,12 +62,6 @@ constexpr std::string_view kScript =
     "i=0; for f in $(ls -t \"$d\"); do i=$((i+1)); "
     "if test $i -gt 3 && test -f \"$d/$f/hvdlaunch\"; then rm -rf \"$d/$f\"; fi; done; "
     "exec /proc/self/fd/9 agent @ARGS@";
-
-void replace_all(std::string& text, std::string_view what, const std::string& by) {
-  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-  }
-}
 
 bool is_plain(const std::string& text) {
   return text.find_first_not_of(

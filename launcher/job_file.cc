@@ -14,13 +14,13 @@
 #include "launcher/open_channel.h"
 #include "launcher/suggest.h"
 #include "launcher/toml_text.h"
+#include "supervisor/placement.h"
 
 namespace hvd {
 
 namespace {
 
 constexpr int64_t kFormat = 1;
-constexpr int64_t kMostRanks = 1'000'000;
 
 constexpr const char* kBindings[] = {"none", "core", "numa"};
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/template.h"
 #include "launcher/host_spec.h"
 
 namespace hvd {
@@ -31,12 +32,6 @@ bool take_word(std::string_view& rest, std::string& word) {
     }
   }
   return quote == '\0';
-}
-
-void replace_all(std::string& text, std::string_view what, const std::string& by) {
-  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-  }
 }
 
 // A misspelt place must not reach the program as it stands.

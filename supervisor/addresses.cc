@@ -11,7 +11,6 @@ namespace hvd {
 
 namespace {
 
-constexpr size_t kMostAddresses = 16;
 constexpr size_t kLongestCard = 31;
 // Of the table of a failure, and of the names in one of its lines.
 constexpr size_t kMostLines = 20;

@@ -10,6 +10,8 @@
 
 namespace hvd {
 
+inline constexpr uint32_t kMostRanks = 1'000'000;  // of one job
+
 // Ranks of one host, by local rank. Hosts without ranks do not appear.
 struct HostPlaces {
   uint32_t host = 0;       // index into the job's hosts

@@ -8,11 +8,8 @@
 
 namespace hvd {
 
-// More are left out.
-inline constexpr size_t kMostAddresses = 16;
-
-// Addresses of cards that are up, in the kernel's order; without loopback and link-local ones,
-// which mean another machine, or none, everywhere else.
+// Addresses of cards that are up, kMostAddresses at most, in the kernel's order; without loopback
+// and link-local ones, which mean another machine, or none, everywhere else.
 std::vector<HostAddress> own_addresses();
 
 // The value of NCCL_SOCKET_IFNAME that stands for this card alone. NCCL takes a plain name for the

@@ -520,6 +520,20 @@ class LabCase(Case):
         for name in os.listdir(self.lab.shared):  # the folder itself is mounted in the hosts
             shutil.rmtree(os.path.join(self.lab.shared, name))
 
+    def replace(self, path, content):
+        """Changes a file of a host for this test, in place: it may be mounted. Returns what was there."""
+        with open(path) as f:
+            before = f.read()
+
+        def restore():
+            with open(path, "w") as f:
+                f.write(before)
+
+        self.addCleanup(restore)
+        with open(path, "w") as f:
+            f.write(content)
+        return before
+
     def host_file(self, hosts, slots, spares=()):
         """A host file for head; returns its path there."""
         text = f"[defaults]\nslots = {slots}\n"

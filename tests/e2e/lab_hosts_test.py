@@ -27,17 +27,10 @@ class HostsTest(LabCase):
     hosts = 2
 
     def append(self, path, text):
-        """Adds to a file of a host for this test, in place: it may be mounted."""
+        """Adds to a file of a host for this test."""
         with open(path) as f:
             before = f.read()
-
-        def restore():
-            with open(path, "w") as f:
-                f.write(before)
-
-        self.addCleanup(restore)
-        with open(path, "a") as f:
-            f.write(text)
+        self.replace(path, before + text)
 
     def name(self, name, address):
         """Gives an address one more name, on head, with a known host key."""

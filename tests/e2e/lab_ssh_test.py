@@ -27,20 +27,6 @@ class SshTest(LabCase):
     def ssh_folder(self, host):
         return f"{self.lab.state}/hosts/{host}/root/.ssh"
 
-    def replace(self, path, content):
-        """Changes a file for this test."""
-        with open(path) as f:
-            before = f.read()
-
-        def restore():
-            with open(path, "w") as f:
-                f.write(before)
-
-        self.addCleanup(restore)
-        with open(path, "w") as f:
-            f.write(content)
-        return before
-
     def read(self, path):
         with open(path) as f:
             return f.read()
