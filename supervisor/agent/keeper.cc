@@ -16,6 +16,7 @@
 #include <cstring>
 #include <ctime>
 #include <string_view>
+#include <utility>
 
 #include "base/process.h"
 #include "supervisor/agent/complain.h"
@@ -42,6 +43,13 @@ void detach() {
   }
   // A leader of a process group may not make a session: it joins its parent's group first.
   if (getsid(0) != getpid() && setsid() < 0 && setpgid(0, getpgid(getppid())) == 0) setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+// What else the agent, forked from its keeper, needs of the same. It stays in the keeper's session:
+// on a busy machine each new one waits for a time slice, where the kernel schedules by session.
+void stand_apart() {
+  setpgid(0, 0);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
@@ -122,12 +130,13 @@ void arm(const Guard& guard, Time end) {
   timer_settime(guard.waking_timer, TIMER_ABSTIME, &when, nullptr);
 }
 
-// Takes all leases that wait. False when the agent's end is closed.
-bool take_leases(const Guard& guard, Time& lease) {
+// Takes all leases that wait, and counts them. False when the agent's end is closed.
+bool take_leases(const Guard& guard, Time& lease, int& count) {
   int64_t end = 0;
   ssize_t n;
   while ((n = recv(guard.leases.get(), &end, sizeof end, MSG_DONTWAIT)) == sizeof end) {
     lease = Time(Duration(end));
+    ++count;
   }
   arm(guard, lease);
   return n != 0;
@@ -138,6 +147,7 @@ bool take_leases(const Guard& guard, Time& lease) {
 int watch_over(Guard& guard, Time lease, const std::function<void()>& sweep) {
   arm(guard, lease);
   int leases = 0;
+  bool swept = false;
   while (true) {
     pollfd fds[3] = {{guard.agent_pidfd.get(), POLLIN, 0},
                      {guard.leases.get(), POLLIN, 0},
@@ -148,8 +158,8 @@ int watch_over(Guard& guard, Time lease, const std::function<void()>& sweep) {
       return ending.signal == 0 ? ending.exit_code : 1;
     }
     // Before the clock is believed, so that a keeper that slept hears what came meanwhile.
-    if (fds[1].revents != 0 && !take_leases(guard, lease)) guard.leases.reset();
-    if (fds[1].revents != 0 && ++leases == 2) sweep();
+    if (fds[1].revents != 0 && !take_leases(guard, lease, leases)) guard.leases.reset();
+    if (leases >= 2 && !std::exchange(swept, true)) sweep();
     if (now() >= lease) {
       kill(guard.agent, SIGKILL);
       complain("the lease is over; all processes of the job on this host were killed");
@@ -194,7 +204,7 @@ int keep(const std::string& job, uint32_t host, const std::function<int(AgentSea
   if (pid == 0) {
     // The locks stay open here too: they must outlive a keeper that is killed.
     keeper_end.reset();
-    detach();
+    stand_apart();
     wake_by(agent_end.get());
     _exit(agent(AgentSeat{std::move(agent_end), std::move(*folder), std::move(group), lease}));
   }

@@ -125,7 +125,8 @@ TEST_CASE("Ctrl-C, a closing session and TERM do not end the agent") {
     kill(agent.keeper(), signal);
   }
   CHECK(getsid(agent.keeper()) == agent.keeper());
-  CHECK(getsid(agent.agent()) == agent.agent());
+  CHECK(getsid(agent.agent()) == agent.keeper());
+  CHECK(getpgid(agent.agent()) == agent.agent());
   const size_t beats = agent.count<Beat>();
   CHECK(agent.pump_until([&] { return agent.count<Beat>() > beats + 1; }));
   CHECK_FALSE(agent.ended());
