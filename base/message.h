@@ -217,7 +217,8 @@ struct StartAttempt {
   std::string data_card;       // the network card that has it; empty: all ranks are on one machine
   std::string master_address;  // rank 0's
   uint32_t master_port = 0;
-  std::string secret;  // proves a worker's link to be of this job
+  bool free_port = false;  // nobody holds master_port: the program does not share it
+  std::string secret;      // proves a worker's link to be of this job
   std::string checkpoint_dir, checkpoint_every;
   std::string resume_from;    // folder or file, empty: start fresh
   uint64_t resume_step = 0;   // meaningful with resume_from
@@ -230,9 +231,9 @@ struct StartAttempt {
   static void visit(M& m, V& v) {
     v(m.attempt, m.size, m.host_rank, m.host_count, m.previous_size, m.max_restarts, m.places,
       m.argv, m.substitute, m.workdir, m.binding, m.split_gpus, m.gpus_per_rank, m.forwarded, m.set,
-      m.data_address, m.data_card, m.master_address, m.master_port, m.secret, m.checkpoint_dir,
-      m.checkpoint_every, m.resume_from, m.resume_step, m.reached_step, m.restart_reason, m.credit,
-      m.input, m.input_rank);
+      m.data_address, m.data_card, m.master_address, m.master_port, m.free_port, m.secret,
+      m.checkpoint_dir, m.checkpoint_every, m.resume_from, m.resume_step, m.reached_step,
+      m.restart_reason, m.credit, m.input, m.input_rank);
   }
 };
 

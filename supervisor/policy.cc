@@ -261,6 +261,7 @@ void Policy::start_attempt(const Candidate* from) {
   working_.clear();
   for (uint32_t rank = 0; rank < job_.size; ++rank) working_.insert(working_.end(), rank);
   progressed_ = false;
+  address_in_use_ = false;
   reached_at_start_ = reached_step_;
   cause_ = Cause{};
   phase_ = Phase::running;
@@ -302,6 +303,7 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   if (const auto& data = hosts_[places.host].data) m.data_card = data->card;
   m.master_address = data_address(placement_.front().host);
   m.master_port = first.hello.reserved_port;
+  m.free_port = other_port_tried_;
   m.secret = job_.secret;
   m.checkpoint_dir = job_.checkpoint_dir;
   m.checkpoint_every = job_.checkpoint_every;

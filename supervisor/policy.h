@@ -285,6 +285,7 @@ class Policy {
   void stop_attempt(Duration grace, Time now);
   void stopped_all(Time now);
   bool may_go_on(std::string& why_not);
+  bool tries_another_port();
   void relaunch(Time now);
   void drop_unstopped(Time now);
   void finish_with_cause();
@@ -358,9 +359,11 @@ class Policy {
 
   uint64_t reached_step_ = 0;
   uint64_t reached_at_start_ = 0;
-  bool progressed_ = false;    // in this attempt
-  uint32_t restarts_ = 0;      // without progress, against the budget
-  uint32_t same_endings_ = 0;  // attempts in a row that ended the same way
+  bool progressed_ = false;        // in this attempt
+  uint32_t restarts_ = 0;          // without progress, against the budget
+  bool address_in_use_ = false;    // rank 0 said so in this attempt
+  bool other_port_tried_ = false;  // for that; once in a run
+  uint32_t same_endings_ = 0;      // attempts in a row that ended the same way
 };
 
 // The wall time's arithmetic. The stop begins so early that the grace, KILL and taking leave lie

@@ -7,6 +7,7 @@
 // first: a failure stays the cause when a stop is asked for behind it, unless the job would have
 // gone on.
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 
 #include "base/exit_codes.h"
@@ -62,6 +63,14 @@ std::string last_line(const std::string& text) {
 bool same_ending(const Cause& a, const Cause& b) {
   return a.kind == b.kind && a.code == b.code && a.signal == b.signal &&
          last_line(a.last_lines) == last_line(b.last_lines);
+}
+
+// As the C library, Python, Go, Java and torch put it.
+bool says_address_in_use(std::string lines) {
+  std::transform(lines.begin(), lines.end(), lines.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lines.find("address already in use") != std::string::npos ||
+         lines.find("eaddrinuse") != std::string::npos;
 }
 
 bool asked_for(const Cause& cause) {
@@ -146,6 +155,7 @@ void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
   const bool last = ended_ok_ + 1 == job_.size;
   const bool good =
       m.signal == 0 && m.exit_code == 0 && m.not_started.empty() && (!m.left_early || last);
+  if (!good && m.rank == 0 && says_address_in_use(m.last_lines)) address_in_use_ = true;
   const std::string text = describe_ending(m, rank_name(m.rank));
   if (phase_ != Phase::running) {
     if (!good) note_consequence(m);
@@ -335,8 +345,18 @@ uint32_t Policy::restart_limit() const {
   return job_.max_restarts.value_or(can_go_on() ? kDefaultRestarts : 0);
 }
 
+// The port that rank 0 was told is a stranger's, or the program does not share it with the agent,
+// which holds it: neither is the program's failure.
+bool Policy::tries_another_port() {
+  if (!address_in_use_ || progressed_ || other_port_tried_) return false;
+  other_port_tried_ = true;
+  say(Say::Level::warning, "rank 0 found its address in use: one more try, at another port");
+  return true;
+}
+
 bool Policy::may_go_on(std::string& why_not) {
   if (cause_.kind == Cause::Kind::not_started || cause_.kind == Cause::Kind::setup) return false;
+  if (tries_another_port()) return true;
   same_endings_ = !progressed_ && own_doing(cause_) && same_ending(cause_, last_failure_)
                       ? same_endings_ + 1
                       : 1;

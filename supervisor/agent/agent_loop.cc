@@ -72,7 +72,7 @@ bool AgentLoop::set_up() {
     return false;
   }
   socket_.emplace(std::move(*socket));
-  port_.emplace(std::move(*port));
+  keep_port(std::move(*port));
   tasks_.emplace(poller_);
   link_.send_raw(std::string(kAgentGreeting) + own_build_id() + "\n");
   return true;
@@ -225,12 +225,17 @@ void AgentLoop::close_attempt() {
   // The new port is taken while the old one is still held, so that it is another one.
   Result<ReservedPort> port = ReservedPort::take();
   if (port) {
-    port_.emplace(std::move(*port));
+    keep_port(std::move(*port));
   } else {
     link_.send(AgentNotice{port.error().text});
   }
   link_.send(AttemptStopped{attempt_->number(), port_->number()});
   attempt_.reset();
+}
+
+void AgentLoop::keep_port(ReservedPort port) {
+  port.lend();
+  port_.emplace(std::move(port));
 }
 
 void AgentLoop::forget_oldest_output() {
@@ -296,6 +301,7 @@ void AgentLoop::handle(StartAttempt& message) {
   }
   any_attempt_ = true;
   last_attempt_ = message.attempt;
+  if (message.free_port) port_->release();
   WorkerSurroundings around;
   around.job = options_.job;
   around.host_name = host_name_;

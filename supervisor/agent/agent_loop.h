@@ -75,6 +75,7 @@ class AgentLoop {
   std::optional<Time> deadline() const;
   void act(Time now);
   void beat(Time now);
+  void keep_port(ReservedPort port);
   void close_attempt();
   void forget_oldest_output();
   void part(Parting parting, Duration grace);

@@ -38,10 +38,14 @@ Result<ReservedPort> ReservedPort::take() {
     if (port.number_ != 0) break;
   }
   if (port.number_ == 0) return errno_error("cannot reserve a TCP port", errno);
-  // Only now: with it from the start, the kernel could give two holders the same port.
-  const int on = 1;
-  setsockopt(port.socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   return port;
+}
+
+// Only once it is bound: with the option from the start, the kernel could give two holders the same
+// port.
+void ReservedPort::lend() {
+  const int on = 1;
+  setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 }
 
 }  // namespace hvd

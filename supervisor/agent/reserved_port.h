@@ -1,6 +1,6 @@
-// A TCP port kept for another process on this host that will listen on it (MASTER_PORT): bound
-// with SO_REUSEADDR and not listening, so that nothing is given it by chance, while a listener that
-// sets SO_REUSEADDR itself gets it.
+// A TCP port that the system gave, bound from then on: it is told to others only while nobody else
+// can have it. The agent listens on it itself, or keeps it for a process on this host that will
+// (MASTER_PORT).
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,11 @@ class ReservedPort {
   static Result<ReservedPort> take();
 
   uint16_t number() const { return number_; }
+  // From now on a listener that sets SO_REUSEADDR gets the port: who was told its number. The
+  // system gives it to nobody by chance.
+  void lend();
+  // Anybody may have it.
+  void release() { socket_.reset(); }
   // Gives the socket away, to listen on it.
   Fd take_socket() { return std::move(socket_); }
 

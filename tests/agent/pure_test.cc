@@ -282,28 +282,38 @@ TEST_CASE("notifications are read line by line") {
   }
 }
 
-TEST_CASE("a reserved port is kept from others and given to a listener that reuses") {
-  const auto port = ReservedPort::take();
+TEST_CASE("c8: a reserved port is nobody else's, and once lent a listener's that reuses") {
+  auto port = ReservedPort::take();
   REQUIRE(port.ok());
-  for (const bool reuse : {false, true}) {
-    for (const int family : {AF_INET, AF_INET6}) {
-      CAPTURE(reuse);
-      CAPTURE(family);
-      const Fd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      if (!fd) continue;  // a kernel without IPv6 has nobody who could ask for it
-      const int on = reuse ? 1 : 0;
-      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-      sockaddr_in6 six{};
-      six.sin6_family = AF_INET6;
-      six.sin6_port = htons(port->number());
-      sockaddr_in four{};
-      four.sin_family = AF_INET;
-      four.sin_port = htons(port->number());
-      const bool bound =
-          (family == AF_INET ? bind(fd.get(), reinterpret_cast<sockaddr*>(&four), sizeof four)
-                             : bind(fd.get(), reinterpret_cast<sockaddr*>(&six), sizeof six)) == 0;
-      CHECK(bound == reuse);
-      if (reuse) CHECK(listen(fd.get(), 8) == 0);
-    }
+  const auto try_it = [&](bool reuse, int family) {
+    const Fd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = reuse ? 1 : 0;
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in6 six{};
+    six.sin6_family = AF_INET6;
+    six.sin6_port = htons(port->number());
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_port = htons(port->number());
+    const bool bound =
+        (family == AF_INET ? bind(fd.get(), reinterpret_cast<sockaddr*>(&four), sizeof four)
+                           : bind(fd.get(), reinterpret_cast<sockaddr*>(&six), sizeof six)) == 0;
+    return bound && listen(fd.get(), 8) == 0;
+  };
+  std::vector<int> families = {AF_INET};
+  // A kernel without IPv6 has nobody who could ask for it.
+  if (Fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0))) families.push_back(AF_INET6);
+  for (const int family : families) {
+    CAPTURE(family);
+    CHECK_FALSE(try_it(false, family));
+    CHECK_FALSE(try_it(true, family));
   }
+  port->lend();
+  for (const int family : families) {
+    CAPTURE(family);
+    CHECK_FALSE(try_it(false, family));
+    CHECK(try_it(true, family));
+  }
+  port->release();
+  for (const int family : families) CHECK(try_it(false, family));
 }

@@ -120,6 +120,30 @@ class AddressTest(LabCase):
         taken.kill()
         taken.wait()
 
+    def test_c8_a_taken_port_is_never_told(self):
+        usual = self.lab.output("h3", "cat", "/proc/sys/net/ipv4/ip_local_port_range").strip()
+        few = "import sys\nopen('/proc/sys/net/ipv4/ip_local_port_range', 'w').write(sys.argv[1])"
+        self.addCleanup(self.lab.output, "h3", PYTHON, "-c", few, usual)
+        self.lab.output("h3", PYTHON, "-c", few, "40000 40004")
+        taken = self.lab.popen("h3", PYTHON, "-c", "import socket, sys\n"
+                               "held = [socket.create_server(('', 40000 + n)) for n in (0, 1, 2)]\n"
+                               "print('taken', flush=True)\nsys.stdin.readline()\n"
+                               "held += [socket.create_server(('', 40000 + n)) for n in (3, 4)]\n"
+                               "print('all', flush=True)\nsys.stdin.readline()",
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(taken.communicate)
+        self.addCleanup(taken.kill)
+        self.assertEqual(taken.stdout.readline(), b"taken\n")
+        run = self.launch("-H", "h3:1", "sh", "-c", "echo $MASTER_PORT")
+        self.assert_code(run, 0)
+        self.assertIn(lines_of(run.out), [[(0, "40003")], [(0, "40004")]])
+        taken.stdin.write(b"\n")
+        taken.stdin.flush()
+        self.assertEqual(taken.stdout.readline(), b"all\n")
+        run = self.launch("-H", "h3:1", "true")
+        self.assert_code(run, 69)
+        self.assertIn("cannot reserve a TCP port: Address already in use", run.err)
+
     def test_c9_a_thousand_ranks_register(self):
         started = time.monotonic()
         run = self.start("-np", "1000", "--no-prefix", "-H", "h1:250,h2:250,h3:250,h4:250",

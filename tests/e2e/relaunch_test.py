@@ -103,6 +103,20 @@ class BudgetTest(Case):
         run = self.launch("-np", "2", "--checkpoint-dir", self.path("ckpt"), "no-such-program", timeout=20)
         self.assert_code(run, 127)
 
+    def test_c8_an_address_in_use_costs_one_try(self):
+        # Who does not share its port does not get it while it is held, and then gets another.
+        listens = ("import os, socket\nif os.environ['RANK'] == '0':\n    s = socket.socket()\n"
+                   "    s.bind(('', int(os.environ['MASTER_PORT'])))\n    s.listen()\n"
+                   "    print('listens in attempt', os.environ['HVD_ATTEMPT'])")
+        run = self.launch("-np", "2", PYTHON, "-c", listens)
+        self.assert_code(run, 0)
+        self.assertEqual(lines_of(run.out), [(0, "listens in attempt 2")], str(run))
+        self.assertEqual(run.err.count("rank 0 found its address in use: one more try, at another port"), 1, str(run))
+        # One that never gets it has its own code.
+        run = self.launch("-np", "1", "sh", "-c", "echo $HVD_ATTEMPT; echo bind: Address already in use >&2; exit 3")
+        self.assert_code(run, 3)
+        self.assertEqual(lines_of(run.out), [(0, "1"), (0, "2")], str(run))
+
     def test_a_relaunched_rank_knows_why(self):
         script = ("echo $HVD_ATTEMPT:$HVD_RESTART_REASON;"
                   "[ $HVD_ATTEMPT != 1 ] || { sleep 0.2; kill -KILL $$; }")

@@ -292,6 +292,41 @@ TEST_CASE("a killed rank relaunches all from the newest whole checkpoint") {
   CHECK(scene.finish()->attempts == 2);
 }
 
+TEST_CASE("c8: an address in use costs one more try, not the job, and no budget") {
+  const auto in_use = [](Scene& scene, const std::string& words) {
+    WorkerEnded m;
+    m.attempt = scene.policy->attempt();
+    m.exit_code = 3;
+    m.last_lines = "Traceback\n" + words + "\n";
+    scene.say(0, m);
+    scene.answer();
+  };
+  for (const char* words : {"OSError: [Errno 98] Address already in use",
+                            "name: EADDRINUSE, message", "bind: address already in use"}) {
+    Scene scene = running(2, 0, false);
+    CHECK_FALSE(scene.starts[0].free_port);
+    // Whoever met the stranger at that port may end first.
+    scene.ended(3, 1);
+    in_use(scene, words);
+    REQUIRE(scene.starts.size() == 4);
+    CHECK(scene.starts[2].free_port);
+    CHECK(scene.starts[2].master_port == 2000);
+    CHECK(scene.said_text("rank 0 found its address in use"));
+    in_use(scene, words);
+    REQUIRE(scene.finish() != nullptr);
+    CHECK(scene.finish()->code == 3);
+    CHECK(scene.finish()->attempts == 2);
+  }
+  // Another failure, a rank that was told no port, and one that had come far: as ever.
+  Scene other = running(2, 0, false);
+  in_use(other, "no such file");
+  CHECK(other.finish() != nullptr);
+  Scene far = running(2, 0, false);
+  far.say(0, Beat{0, 1, {{0, 5}}});
+  in_use(far, "Address already in use");
+  CHECK(far.finish() != nullptr);
+}
+
 TEST_CASE("a checkpoint that does not verify is skipped by name") {
   Scene scene = running(2);
   scene.save(50);
