@@ -12,10 +12,11 @@
 #include "base/exit_codes.h"
 #include "base/poller.h"
 #include "launcher/event_log.h"
+#include "launcher/history.h"
 #include "launcher/host_links.h"
 #include "launcher/rank_output.h"
+#include "launcher/report.h"
 #include "launcher/signals.h"
-#include "launcher/state_folder.h"
 #include "launcher/stdin_reader.h"
 #include "launcher/suspension.h"
 #include "launcher/terminal_text.h"
@@ -50,6 +51,7 @@ class Launch {
       : job_(job),
         settings_(settings),
         started_(now()),
+        history_(job),
         links_(job, poller_, kFirstHost, settings.accept_new_host_keys),
         on_started_(std::move(on_started)),
         output_(job, settings, screen_, files_),
@@ -63,8 +65,6 @@ class Launch {
     uint32_t host, attempt, rank;
   };
 
-  void open_history();
-  void warn(const Status& kept);
   void turn();
   std::optional<Time> next_deadline() const;
   void handle(const Ready& ready);
@@ -93,7 +93,6 @@ class Launch {
   void wind_up(Time now);
   void report();
   void tell(const std::string& text);
-  void log(const std::string& line);
   void note_progress();
 
   const Job& job_;
@@ -104,7 +103,7 @@ class Launch {
   Suspension suspension_;
   Writer screen_;  // stdout and stderr
   Writer files_;
-  StateFolder state_;
+  History history_;
   HostLinks links_;
   std::function<void()> on_started_;
   std::set<uint32_t> started_ranks_;  // while somebody waits for all
@@ -113,9 +112,6 @@ class Launch {
   InputTarget input_target_{};
   Policy policy_;
   std::deque<Event> queue_;
-  RunProgress progress_;
-  std::string history_;  // lines that wait for the file
-  bool history_open_ = false;
   Time last_turn_{};
   bool stdout_broken_ = false;
   std::optional<Time> waits_told_at_;  // next time
@@ -127,27 +123,14 @@ class Launch {
   bool over_ = false;
 };
 
-// The history of a job that was over at once and well would be of no use to anybody.
-void Launch::open_history() {
-  history_open_ = true;
-  warn(state_.make_job_folder(job_.id));
-  state_.remove_old_jobs();
-  log("");
-}
-
-void Launch::warn(const Status& kept) {
-  if (!kept) perform_one(Say{Say::Level::warning, "no history is kept: " + kept.error().text});
-}
-
 int Launch::run() {
   poller_.watch(signals_.fd(), kSignals, {true, false});
   poller_.watch(screen_.fd(), kWriterNews, {true, false});
   poller_.watch(files_.fd(), kWriterNews, {true, false});
+  poller_.watch(history_.fd(), kWriterNews, {true, false});
   last_turn_ = now();
   perform(policy_.start(last_turn_));
-  // The hosts are on their way: time for what can take some.
-  if (!job_.job_file.empty() && !job_.checkpoint_dir.empty())
-    warn(state_.remember(job_.checkpoint_dir, job_.job_file));
+  history_.remember();
   step_queue();
   while (!over_) turn();
   return finish_->code;
@@ -177,7 +160,8 @@ void Launch::turn() {
   if (policy_.next_deadline() && *policy_.next_deadline() <= at) queue_.push_back(Tick{});
   step_queue();
   const bool failed = finish_ && finish_->code != 0;
-  if (!history_open_ && (failed || at - started_ > kShortJob)) open_history();
+  // The history of a job that was over at once and well would be of no use to anybody.
+  if (!history_.is_open() && (failed || at - started_ > kShortJob)) history_.open();
   if (finish_) wind_up(at);
 }
 
@@ -186,7 +170,8 @@ std::optional<Time> Launch::next_deadline() const {
   next = earlier(next, suspension_.deadline());
   next = earlier(next, waits_told_at_);
   next = earlier(next, output_.deadline());
-  if (finish_ && !files_.idle()) next = earlier(next, last_turn_ + kSlowFile);
+  next = earlier(next, files_.stuck_at(kSlowFile));
+  next = earlier(next, history_.deadline());
   return earlier(next, links_.deadline());
 }
 
@@ -246,6 +231,8 @@ void Launch::take_written() {
 }
 
 void Launch::warn_of_slow_files(Time now) {
+  const std::string trouble = history_.take_trouble(now);
+  if (!trouble.empty()) perform_one(Say{Say::Level::warning, trouble});
   const std::string path = files_.take_stuck(now, kSlowFile);
   if (path.empty()) return;
   perform_one(Say{Say::Level::warning, "nothing could be written to " + path + " for " +
@@ -300,7 +287,7 @@ void Launch::step_queue() {
     const Event event = std::move(queue_.front());
     queue_.pop_front();
     const Time at = now();
-    log(log_line(event, at - started_));
+    history_.add(log_line(event, at - started_));
     perform(policy_.step(event, at));
   }
   note_progress();
@@ -308,7 +295,7 @@ void Launch::step_queue() {
 
 void Launch::perform(const Actions& actions) {
   for (const Action& action : actions) {
-    log(log_line(action, now() - started_));
+    history_.add(log_line(action, now() - started_));
     std::visit([&](const auto& a) { perform_one(a); }, action);
   }
 }
@@ -397,49 +384,16 @@ void Launch::wind_up(Time now) {
   }
   if (links_.any()) return;
   goodbye_until_.reset();
-  over_ = screen_.idle() && files_.idle();
+  over_ = screen_.idle() && files_.idle() && history_.over();
 }
 
 void Launch::report() {
-  const Finish& f = *finish_;
-  if (history_open_) {
-    files_.append(state_.job_file(job_.id, "report.json"), report_json(job_, f, now() - started_));
-  }
-  if (f.code == 0) {
-    if (f.attempts > 1 && settings_.verbosity >= 0) {
-      tell("finished after " + std::to_string(f.attempts) + " attempts");
-    }
-    return;
-  }
-  if (!f.cause.last_lines.empty() && settings_.verbosity >= 0) {
-    tell("its last lines on stderr:\n" + f.cause.last_lines);
-  }
-  if (!f.consequences.empty() && settings_.verbosity >= 0) {
-    std::string text = "what followed:";
-    for (const std::string& one : f.consequences) text += "\n  " + one;
-    tell(text);
-  }
-  if (f.attempts > 0 && !job_.checkpoint_dir.empty() && settings_.verbosity >= 0) {
-    tell("attempts: " + std::to_string(f.attempts) + ", newest whole checkpoint: " +
-         (f.newest_step ? "step " + std::to_string(*f.newest_step) : "none"));
-    if (f.newest_step) tell("to go on: hvdlaunch resume " + job_.checkpoint_dir);
-  }
-  const std::string who =
-      f.from_worker && f.cause.rank
-          ? "rank " + std::to_string(*f.cause.rank) + " on " + job_.hosts[*f.cause.host].name
-          : "hvdlaunch";
-  tell("exit code " + std::to_string(f.code) + ", from " + who);
+  history_.add_report(report_json(job_, *finish_, now() - started_));
+  for (const std::string& text : report_texts(job_, *finish_, settings_.verbosity)) tell(text);
 }
 
 void Launch::tell(const std::string& text) {
   output_.tell(terminal_lines("hvdlaunch: ", text));
-}
-
-void Launch::log(const std::string& line) {
-  history_ += line;
-  const std::string path = state_.job_file(job_.id, "events.jsonl");
-  if (!history_open_ || history_.empty() || path.empty()) return;
-  files_.append(path, std::exchange(history_, {}));
 }
 
 void Launch::note_progress() {
@@ -449,10 +403,7 @@ void Launch::note_progress() {
     progress.foreign_path = policy_.foreign()->path;
     progress.foreign_step = policy_.foreign()->step;
   }
-  if (progress == progress_) return;
-  progress_ = progress;
-  const std::string path = state_.resume_file(job_.checkpoint_dir, "progress.json");
-  if (!path.empty()) files_.replace(path, progress_text(progress));
+  history_.note_progress(progress);
 }
 
 }  // namespace

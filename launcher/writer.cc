@@ -87,6 +87,10 @@ void Writer::replace(const std::string& path, std::string bytes) {
   push(Item{Item::Kind::replace, Stream::out, path, std::move(bytes), {}});
 }
 
+void Writer::perform(const std::string& path, std::function<Status()> task) {
+  push(Item{Item::Kind::perform, Stream::out, path, {}, {}, 0, std::move(task)});
+}
+
 void Writer::run() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -128,10 +132,11 @@ void Writer::write(Item& item) {
     stdout_broken_ = true;
     return;
   }
-  const Status status = write_file(item);
+  const Status status = item.task ? item.task() : write_file(item);
   if (status) return;
   const std::lock_guard lock(mutex_);
-  if (error_.empty() && !error_told_) error_ = item.path + ": " + status.error().text;
+  if (!error_.empty() || error_told_) return;
+  error_ = (item.task ? "" : item.path + ": ") + status.error().text;
 }
 
 Status Writer::write_file(const Item& item) {
@@ -224,6 +229,12 @@ std::string Writer::take_stuck(Time now, Duration limit) {
   if (!busy_ || path_.empty() || stuck_told_ || now - since_ < limit) return {};
   stuck_told_ = true;
   return path_;
+}
+
+std::optional<Time> Writer::stuck_at(Duration limit) const {
+  const std::lock_guard lock(mutex_);
+  if (!busy_ || path_.empty() || stuck_told_) return std::nullopt;
+  return since_ + limit;
 }
 
 }  // namespace hvd

@@ -6,8 +6,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,6 +45,8 @@ class Writer {
   void link(const std::string& path, const std::string& target);
   // Queues the replacement of a small file. Not synced: for hints that may be lost.
   void replace(const std::string& path, std::string bytes);
+  // Queues work on `path` that can take its time, or for ever; its error is a whole sentence.
+  void perform(const std::string& path, std::function<Status()> task);
 
   // Readable when take_written() has news or stdout broke.
   int fd() const { return event_.get(); }
@@ -53,16 +57,18 @@ class Writer {
   bool idle() const;
   // The first file that could not be written, once.
   std::string take_error();
-  // The file that nothing could be written to for so long, once.
+  // The file that nothing could be written to for so long, once; and when that will be.
   std::string take_stuck(Time now, Duration limit);
+  std::optional<Time> stuck_at(Duration limit) const;
 
  private:
   struct Item {
-    enum class Kind { print, append, replace, link, claim } kind;
+    enum class Kind { print, append, replace, link, claim, perform } kind;
     Stream stream;
     std::string path, bytes;
     Written credit;
-    uint32_t number = 0;  // of the log folder to claim
+    uint32_t number = 0;                // of the log folder to claim
+    std::function<Status()> task = {};  // to perform
   };
 
   void start_thread();

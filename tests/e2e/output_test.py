@@ -1,5 +1,6 @@
 """What ranks write and read: whole lines on the page, raw bytes in log files, standard input."""
 
+import glob
 import hashlib
 import os
 import pty
@@ -241,6 +242,32 @@ class LogTest(Case):
         self.assertEqual(len(lines_of(run.out, 0)), 500_001)
         self.assertEqual(run.err.count("a log file is not whole"), 1)
         self.assertIn("No space left on device", run.err)
+
+
+class HistoryTest(Case):
+    """What the launcher keeps at home, where the home is no good."""
+
+    def test_e5_a_home_that_hangs_delays_no_start_and_costs_no_lease(self):
+        job = ("-np", "1", "--heartbeat-timeout", "1", "--checkpoint-dir", "checkpoints", "sh", "-c", "echo out; sleep 2")
+        self.assert_code(self.launch(*job), 0)
+        (kept,) = glob.glob(self.path("home/state/hvdlaunch/resume/*"))
+        # A FIFO that nobody reads hangs whoever opens it, as a dead mount does.
+        hang = ("sh", "-c", 'mkfifo "$0/job.toml.tmp-$$"; exec "$@"', kept)
+        started = time.monotonic()
+        run = self.start(*job, around=hang)
+        run.wait_for_text("0@localhost: out")
+        self.assertLess(time.monotonic() - started, 4)
+        self.assert_code(run.wait(20), 0)
+        self.assertLess(time.monotonic() - started, 9)
+        self.assertEqual(run.err, "hvdlaunch: no history is kept: nothing could be written to "
+                                  f"{kept}/job.toml for 5 s\n")
+
+    def test_a_home_that_cannot_be_written_is_said_once(self):
+        self.write("home/state", "in the way")
+        run = self.launch("-np", "1", "sh", "-c", "sleep 1.2; exit 3")
+        self.assert_code(run, 3)
+        self.assertEqual(run.err.count("no history is kept: "), 1)
+        self.assertIn(f"cannot make the folder {self.path('home/state')}", run.err)
 
 
 class InputTest(Case):
