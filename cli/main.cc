@@ -3,8 +3,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,15 @@ namespace {
 int fail(const std::string& text, int code) {
   std::fputs(terminal_lines("hvdlaunch: ", text).c_str(), stderr);
   return code;
+}
+
+// All of it on standard output, or a failure. A reader that is gone wants no more.
+int print(const std::string& text) {
+  const Status written = write_all(STDOUT_FILENO, text);
+  const int number = errno;
+  if (written || number == EPIPE) return 0;
+  return fail(std::string("standard output cannot be written: ") + std::strerror(number),
+              kExitOwnFailure);
 }
 
 // The file for what a detached job writes: in the log folder, or with the job's history.
@@ -70,8 +81,7 @@ int run(RunCommand command) {
     }
   }
   if (command.dry_run) {
-    std::fputs(dry_run_text(command).c_str(), stdout);
-    return 0;
+    return print(dry_run_text(command));
   }
   if (!command.settings.log_dir.empty()) {
     const Result<uint32_t> before = claim_log_folder(command.settings.log_dir);
@@ -130,10 +140,10 @@ void end_by_own_failure(int) {
 }
 
 // What is opened later must not become 0, 1 or 2 where those were closed: our own text and the
-// ranks' would go there.
+// ranks' would go there. What is written to a closed one is lost, which stays an error.
 void hold_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
-    if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));
+    if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDONLY));
   }
 }
 
@@ -146,8 +156,7 @@ int run_command(const std::vector<std::string>& words) {
   if (!command) return fail(command.error().text, kExitUsage);
   if (auto* c = std::get_if<RunCommand>(&*command)) return run(std::move(*c));
   if (auto* c = std::get_if<ResumeCommand>(&*command)) return resume(*c, around);
-  std::fputs(std::get<PrintCommand>(*command).text.c_str(), stdout);
-  return 0;
+  return print(std::get<PrintCommand>(*command).text);
 }
 
 }  // namespace

@@ -184,6 +184,8 @@ const char* name(Cause::Kind kind) {
       return "user";
     case Cause::Kind::wall_time:
       return "wall-time";
+    case Cause::Kind::output:
+      return "output";
     case Cause::Kind::setup:
       break;
   }
@@ -213,6 +215,11 @@ struct Lines {
   std::string operator()(const StopRequested& e) const {
     Json j = line("stop-requested", at);
     j["signal"] = e.signal;
+    return dump(j);
+  }
+  std::string operator()(const OutputFailed& e) const {
+    Json j = line("output-failed", at);
+    j["reason"] = e.reason;
     return dump(j);
   }
   std::string operator()(const Tick&) const { return ""; }

@@ -1,10 +1,13 @@
 #include "launcher/launch.h"
 
 #include <malloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <set>
@@ -37,12 +40,19 @@ constexpr Duration kWaitNews = 5s;
 constexpr size_t kMostWaitsTold = 4;
 // A log folder that takes nothing for so long is worth a word.
 constexpr Duration kSlowFile = 5s;
+const std::string kNotWhole = "a log file is not whole";
 
 // Names of what the poller watches; hosts count from kFirstHost.
 constexpr uint64_t kSignals = 0;
 constexpr uint64_t kWriterNews = 1;
 constexpr uint64_t kInputNews = 2;
 constexpr uint64_t kFirstHost = 3;
+
+bool same_file(int a, int b) {
+  struct stat first, second;
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
 
 class Launch {
  public:
@@ -54,7 +64,7 @@ class Launch {
         history_(job),
         links_(job, poller_, kFirstHost, settings.accept_new_host_keys),
         on_started_(std::move(on_started)),
-        output_(job, settings, screen_, files_),
+        output_(job, settings, out_, err_, files_),
         policy_(job, placement, std::hash<std::string>()(job.id)) {}
 
   int run();
@@ -73,6 +83,7 @@ class Launch {
   void stand_still();
   void note_start(const WorkerStarted& m);
   void take_written();
+  void lose_stdout(int number);
   void warn_of_slow_files(Time now);
   void take_news(std::vector<HostLinks::News>& news);
   void take(uint32_t host, FromAgent message);
@@ -91,6 +102,9 @@ class Launch {
   void pass_input();
 
   void wind_up(Time now);
+  void dismiss_agents(Time now);
+  bool written();
+  std::string not_written() const;
   void report();
   void tell(const std::string& text);
   void note_progress();
@@ -101,8 +115,10 @@ class Launch {
   Poller poller_;
   Signals signals_;
   Suspension suspension_;
-  Writer screen_;  // stdout and stderr
-  Writer files_;
+  Writer out_, own_err_;
+  // Who reads both from one file gets them in order; else none waits for the other's reader.
+  Writer& err_ = same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : own_err_;
+  Writer files_;  // of the log folder
   History history_;
   HostLinks links_;
   std::function<void()> on_started_;
@@ -113,21 +129,23 @@ class Launch {
   Policy policy_;
   std::deque<Event> queue_;
   Time last_turn_{};
-  bool stdout_broken_ = false;
+  int stdout_error_ = 0;               // see Writer::broken
+  std::string lost_output_;            // why stdout is not whole, a sentence
   std::optional<Time> waits_told_at_;  // next time
 
-  // The end: output drained, report told, agents dismissed, queue written.
+  // The end: output drained, agents dismissed, report told once all is written that it speaks of.
   std::optional<Finish> finish_;
   std::optional<Time> goodbye_until_;
+  bool dismissed_ = false;
   bool reported_ = false;
   bool over_ = false;
 };
 
 int Launch::run() {
   poller_.watch(signals_.fd(), kSignals, {true, false});
-  poller_.watch(screen_.fd(), kWriterNews, {true, false});
-  poller_.watch(files_.fd(), kWriterNews, {true, false});
-  poller_.watch(history_.fd(), kWriterNews, {true, false});
+  for (const int writer : {out_.fd(), own_err_.fd(), files_.fd(), history_.fd()}) {
+    poller_.watch(writer, kWriterNews, {true, false});
+  }
   last_turn_ = now();
   perform(policy_.start(last_turn_));
   history_.remember();
@@ -221,13 +239,25 @@ void Launch::stand_still() {
 
 void Launch::take_written() {
   for (const auto& [host, credit] : output_.take_credit()) links_.send(host, credit);
-  if (screen_.stdout_broken() && !stdout_broken_ && !finish_) {
-    stdout_broken_ = true;
-    output_.discard();
-    queue_.push_back(StopRequested{SIGPIPE});
-  }
+  if (stdout_error_ == 0) lose_stdout(out_.broken(Stream::out));
   const std::string error = files_.take_error();
-  if (!error.empty()) perform_one(Say{Say::Level::warning, "a log file is not whole: " + error});
+  if (error.empty()) return;
+  const std::string what = files_.incomplete() ? kNotWhole + ": " : "";
+  perform_one(Say{Say::Level::warning, what + error});
+}
+
+// A reader that is gone wants no more; one that could not take all was promised all.
+void Launch::lose_stdout(int number) {
+  if (number == 0) return;
+  stdout_error_ = number;
+  output_.discard();
+  if (number != EPIPE) {
+    lost_output_ = std::string("standard output cannot be written: ") + std::strerror(number);
+    perform_one(Say{Say::Level::error, lost_output_});
+  }
+  if (finish_) return;
+  queue_.push_back(number == EPIPE ? Event(StopRequested{SIGPIPE})
+                                   : Event(OutputFailed{lost_output_}));
 }
 
 void Launch::warn_of_slow_files(Time now) {
@@ -344,7 +374,7 @@ void Launch::perform_one(const Finish& action) {
   // Where a host refused us, those that are still tried again are no better.
   if (action.code == kExitNoHosts) tell_waits(Say::Level::error);
   finish_ = action;
-  if (stdout_broken_) output_.drop_all();
+  if (stdout_error_ == EPIPE) output_.drop_all();
 }
 
 // ---- input ----
@@ -366,25 +396,54 @@ void Launch::pass_input() {
 
 // ---- the end ----
 
-// Output first, then the report, then the agents' end, then the writer's. A reader that takes
+// Output first; then the agents' end, and the report behind what was written. A reader that takes
 // nothing holds this up, as with any program; a signal ends it.
 void Launch::wind_up(Time now) {
   if (!output_.ended()) return;
-  if (!reported_) {
-    report();
+  dismiss_agents(now);
+  if (!reported_ && written()) {
     reported_ = true;
+    report();
+  }
+  over_ =
+      reported_ && !links_.any() && out_.idle() && err_.idle() && files_.idle() && history_.over();
+}
+
+void Launch::dismiss_agents(Time now) {
+  if (!dismissed_) {
+    dismissed_ = true;
     goodbye_until_ = now + kGoodbyeLimit;
     for (uint32_t host = 0; host < links_.count(); ++host) {
       if (!links_.up(host)) drop_link(host);
       links_.send(host, Goodbye{0});
     }
   }
-  if (now >= *goodbye_until_) {
+  if (goodbye_until_ && now >= *goodbye_until_) {
     for (uint32_t host = 0; host < links_.count(); ++host) drop_link(host);
   }
-  if (links_.any()) return;
-  goodbye_until_.reset();
-  over_ = screen_.idle() && files_.idle() && history_.over();
+  if (!links_.any()) goodbye_until_.reset();
+}
+
+// What is to be said of the end is known: it is no success if somebody was not given all. A log
+// folder that hangs keeps nobody from the report of a failure.
+bool Launch::written() {
+  if (!out_.idle() || !err_.idle() || (finish_->code == 0 && !files_.idle())) return false;
+  take_written();
+  const std::string lost = not_written();
+  if (finish_->code != 0 || lost.empty()) return true;
+  finish_->code = kExitOwnFailure;
+  finish_->cause.kind = Cause::Kind::output;
+  finish_->cause.text = lost;
+  if (!history_.is_open()) history_.open();
+  return true;
+}
+
+std::string Launch::not_written() const {
+  if (!lost_output_.empty()) return lost_output_;
+  if (files_.incomplete()) return kNotWhole;
+  const int number = err_.broken(Stream::err);
+  if (number == 0 || number == EPIPE) return "";
+  return std::string("standard error cannot be written: ") + std::strerror(number);
 }
 
 void Launch::report() {

@@ -1,6 +1,5 @@
 #include "launcher/rank_output.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,12 +18,6 @@ namespace {
 // How long a line may be without an end before it is shown as far as it is.
 constexpr Duration kPatience = 300ms;
 
-bool same_file(int a, int b) {
-  struct stat first, second;
-  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
-         first.st_ino == second.st_ino;
-}
-
 std::string_view without_end(std::string_view piece) {
   while (!piece.empty() && (piece.back() == '\n' || piece.back() == '\r')) piece.remove_suffix(1);
   return piece;
@@ -32,14 +25,15 @@ std::string_view without_end(std::string_view piece) {
 
 }  // namespace
 
-RankOutput::RankOutput(const Job& job, const LaunchSettings& settings, Writer& screen,
+RankOutput::RankOutput(const Job& job, const LaunchSettings& settings, Writer& out, Writer& err,
                        Writer& files)
     : job_(job),
       settings_(settings),
-      screen_(screen),
+      out_(out),
+      err_(err),
       files_(files),
       log_number_(settings.logged_before),
-      one_page_(same_file(STDOUT_FILENO, STDERR_FILENO)),
+      one_page_(&out == &err),
       pages_{Page(isatty(STDOUT_FILENO) == 1), Page(isatty(STDERR_FILENO) == 1)} {
   if (!settings_.fold) return;
   const size_t ranks = settings_.only_ranks.empty() ? job_.size : settings_.only_ranks.size();
@@ -84,6 +78,10 @@ void RankOutput::open_logs(uint32_t attempt) {
   files_.link(settings_.log_dir + "/latest", log_folder_name(log_number_));
 }
 
+void RankOutput::print(Stream stream, std::string text, Written credit) {
+  (stream == Stream::out ? out_ : err_).print(stream, std::move(text), credit);
+}
+
 void RankOutput::put(std::string& out, const Key& key, const OpenStream& stream,
                      std::string_view piece, Time now) {
   const auto [attempt, rank, which] = key;
@@ -104,7 +102,7 @@ void RankOutput::take(uint32_t host, const Output& m, Time now) {
   const Written credit{m.attempt, m.rank, m.stream, bytes.size()};
   if (!stream.log_path.empty()) files_.append(stream.log_path, std::string(bytes), credit);
   std::string text;
-  if (shown(m.rank) && !discarding_) {
+  if (shown(m.rank, m.stream)) {
     text.reserve(bytes.size() + bytes.size() / 2);
     stream.cutter.feed(bytes, [&](std::string_view piece) { put(text, key, stream, piece, now); });
     stream.since = now;
@@ -114,7 +112,7 @@ void RankOutput::take(uint32_t host, const Output& m, Time now) {
       partial_.emplace_back(now, key);
     }
   }
-  screen_.print(m.stream, std::move(text), credit);
+  print(m.stream, std::move(text), credit);
   show_folded(now, false);
 }
 
@@ -142,7 +140,7 @@ RankOutput::Streams::iterator RankOutput::close(Streams::iterator stream) {
   const Stream which = std::get<Stream>(stream->first);
   std::string text = rest_of(stream->first, stream->second, now());
   page(which).finish(text, stream->second.style);
-  if (!text.empty() && !discarding_) screen_.print(which, std::move(text));
+  if (!text.empty() && !discarded(which)) print(which, std::move(text));
   const auto next = streams_.erase(stream);
   if (streams_.empty()) show_folded(now(), true);
   return next;
@@ -162,7 +160,7 @@ void RankOutput::end_host(uint32_t host) {
 void RankOutput::tell(const std::string& lines) {
   std::string text;
   page(Stream::err).close_line(text);
-  screen_.print(Stream::err, text + lines);
+  print(Stream::err, text + lines);
 }
 
 void RankOutput::act(Time now) {
@@ -176,7 +174,7 @@ void RankOutput::act(Time now) {
     if (stream.watched) {
       partial_.emplace_back(stream.since, key);
     } else {
-      screen_.print(std::get<Stream>(key), rest_of(key, stream, now));
+      print(std::get<Stream>(key), rest_of(key, stream, now));
     }
   }
   show_folded(now, false);
@@ -201,7 +199,7 @@ void RankOutput::show_folded(Time now, bool all) {
       if (folded->count > 1) style.prefix = "x" + std::to_string(folded->count) + ": ";
       page(which).put(text, style, folded->text + "\n");
     }
-    if (!text.empty() && !discarding_) screen_.print(which, std::move(text));
+    if (!text.empty() && !discarded(which)) print(which, std::move(text));
   }
 }
 
@@ -220,8 +218,10 @@ void RankOutput::note_written(const Written& written, uint64_t OpenStream::*coun
 }
 
 std::vector<std::pair<uint32_t, Credit>> RankOutput::take_credit() {
-  for (const Written& written : screen_.take_written()) {
-    note_written(written, &OpenStream::shown);
+  for (Writer* screen : {&out_, &err_}) {
+    for (const Written& written : screen->take_written()) {
+      note_written(written, &OpenStream::shown);
+    }
   }
   for (const Written& written : files_.take_written()) {
     note_written(written, &OpenStream::logged);

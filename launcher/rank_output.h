@@ -2,8 +2,8 @@
 // shown behind their prefix, raw bytes go into files, and what was written is credit again. Also
 // our own lines, since they share the reader's page.
 //
-// Two writer threads stand behind it, so that a log folder that hangs does not stop what the user
-// sees, nor the other way round, until the credit of the ranks is used up.
+// Stdout, stderr and the log files have a writer thread each, so that what one reader or a log
+// folder does not take stops none of the others, until the credit of the ranks is used up.
 #pragma once
 
 #include <deque>
@@ -28,7 +28,10 @@ namespace hvd {
 
 class RankOutput {
  public:
-  RankOutput(const Job& job, const LaunchSettings& settings, Writer& screen, Writer& files);
+  // `out` and `err` write stdout and stderr; they are one where these are one file, whose reader
+  // then sees all in the order it was said.
+  RankOutput(const Job& job, const LaunchSettings& settings, Writer& out, Writer& err,
+             Writer& files);
 
   // The streams of a host's ranks in an attempt that begins.
   void open(uint32_t host, const StartAttempt& start);
@@ -37,7 +40,7 @@ class RankOutput {
   void end(uint32_t host, const OutputEnd& end);
   // What the host's ranks have not said is lost.
   void end_host(uint32_t host);
-  // Nobody reads any more: what comes is dropped, but for the log files.
+  // Nobody reads stdout any more: what comes for it is dropped, but for the log files.
   void discard() { discarding_ = true; }
   // All that was said is on its way to its reader.
   bool ended() const { return streams_.empty(); }
@@ -67,11 +70,16 @@ class RankOutput {
     uint64_t received = 0, shown = 0, logged = 0, granted = 0;
   };
 
-  bool shown(uint32_t rank) const {
+  bool discarded(Stream stream) const {
+    return discarding_ && (one_page_ || stream == Stream::out);
+  }
+  bool shown(uint32_t rank, Stream stream) const {
+    if (discarded(stream)) return false;
     return settings_.only_ranks.empty() || settings_.only_ranks.count(rank) > 0;
   }
   void open_logs(uint32_t attempt);
   LineStyle style_of(uint32_t host, const StartAttempt& start, const Place& place) const;
+  void print(Stream stream, std::string text, Written credit = {});
   Page& page(Stream stream) { return pages_[one_page_ ? 0 : static_cast<size_t>(stream)]; }
   void put(std::string& out, const Key& key, const OpenStream& stream, std::string_view piece,
            Time now);
@@ -86,12 +94,13 @@ class RankOutput {
 
   const Job& job_;
   const LaunchSettings& settings_;
-  Writer& screen_;
+  Writer& out_;
+  Writer& err_;
   Writer& files_;
   uint32_t log_number_, logged_attempt_ = 0;  // the newest attempt's folder, as we count
   std::map<Key, OpenStream> streams_;
   std::deque<std::pair<Time, Key>> partial_;  // streams whose cutter held something, oldest first
-  const bool one_page_;                       // stdout and stderr go to the same place
+  const bool one_page_;                       // stdout and stderr are one file
   Page pages_[2];
   std::optional<LineFolder> folders_[2];
   std::vector<std::pair<uint32_t, Credit>> credit_;

@@ -1,6 +1,7 @@
 #include "launcher/writer.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +24,22 @@ Status put_in_place(const std::string& draft, const std::string& path) {
   const int number = errno;
   unlink(draft.c_str());
   return errno_error("cannot write", number);
+}
+
+// 0, or the errno that ended it. A descriptor that others have made non-blocking is waited for.
+int print_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      pollfd room{fd, POLLOUT, 0};
+      poll(&room, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
 }
 
 }  // namespace
@@ -125,18 +142,20 @@ void Writer::widen_stdout() {
 void Writer::write(Item& item) {
   if (item.kind == Item::Kind::print) {
     if (item.stream == Stream::out && item.bytes.size() >= kPipe) widen_stdout();
-    const Status status =
-        write_all(item.stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO, item.bytes);
-    if (status || item.stream == Stream::err) return;
+    const int error =
+        print_all(item.stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO, item.bytes);
     const std::lock_guard lock(mutex_);
-    stdout_broken_ = true;
+    int& broken = broken_[static_cast<size_t>(item.stream)];
+    if (broken == 0) broken = error;
     return;
   }
   const Status status = item.task ? item.task() : write_file(item);
   if (status) return;
   const std::lock_guard lock(mutex_);
-  if (!error_.empty() || error_told_) return;
-  error_ = (item.task ? "" : item.path + ": ") + status.error().text;
+  bool& known = item.kind == Item::Kind::link ? link_failed_ : incomplete_;
+  if (std::exchange(known, true)) return;
+  error_ += (error_.empty() ? "" : "; ") + (item.task ? "" : item.path + ": ");
+  error_ += status.error().text;
 }
 
 Status Writer::write_file(const Item& item) {
@@ -208,9 +227,9 @@ std::vector<Written> Writer::take_written() {
   return std::exchange(written_, {});
 }
 
-bool Writer::stdout_broken() {
+int Writer::broken(Stream stream) const {
   const std::lock_guard lock(mutex_);
-  return stdout_broken_;
+  return broken_[static_cast<size_t>(stream)];
 }
 
 bool Writer::idle() const {
@@ -220,8 +239,12 @@ bool Writer::idle() const {
 
 std::string Writer::take_error() {
   const std::lock_guard lock(mutex_);
-  error_told_ = error_told_ || !error_.empty();
   return std::exchange(error_, {});
+}
+
+bool Writer::incomplete() const {
+  const std::lock_guard lock(mutex_);
+  return incomplete_;
 }
 
 std::string Writer::take_stuck(Time now, Duration limit) {

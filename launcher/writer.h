@@ -1,6 +1,6 @@
-// The writer thread: the only one that touches terminals, pipes of our readers, and files while a
-// job runs. A reader under Ctrl-S or a hung log disk stops this thread and nothing else; what waits
-// in the queue is bounded by the credit that the ranks were granted.
+// A writer thread. Such threads are the only ones that touch terminals, pipes of our readers, and
+// files while a job runs. A reader under Ctrl-S or a hung log disk stops its thread and nothing
+// else; what waits in the queue is bounded by the credit that the ranks were granted.
 #pragma once
 
 #include <condition_variable>
@@ -48,15 +48,18 @@ class Writer {
   // Queues work on `path` that can take its time, or for ever; its error is a whole sentence.
   void perform(const std::string& path, std::function<Status()> task);
 
-  // Readable when take_written() has news or stdout broke.
+  // Readable when take_written() has news or something could not be written.
   int fd() const { return event_.get(); }
   std::vector<Written> take_written();
-  // stdout's reader is gone.
-  bool stdout_broken();
+  // The errno with which stdout or stderr could not be written, EPIPE if its reader is gone; 0: all
+  // that was to be written is.
+  int broken(Stream stream) const;
   // Everything queued so far is written.
   bool idle() const;
-  // The first file that could not be written, once.
+  // The first file that could not be written, and the first link that could not be made; each once.
   std::string take_error();
+  // A file lacks bytes that were to be appended.
+  bool incomplete() const;
   // The file that nothing could be written to for so long, once; and when that will be.
   std::string take_stuck(Time now, Duration limit);
   std::optional<Time> stuck_at(Duration limit) const;
@@ -88,8 +91,9 @@ class Writer {
   std::condition_variable more_;
   std::deque<Item> queue_;  // under mutex_, as all below to files_
   std::vector<Written> written_;
-  bool busy_ = false, closing_ = false, stdout_broken_ = false;
-  bool error_told_ = false, stuck_told_ = false;
+  bool busy_ = false, closing_ = false;
+  int broken_[2] = {0, 0};  // by stream
+  bool incomplete_ = false, link_failed_ = false, stuck_told_ = false;
   std::string error_, path_;         // path_: of the file that is being written
   Time since_{};                     // when that began
   std::map<std::string, Fd> files_;  // of the thread, as wide_

@@ -40,6 +40,7 @@ const char* reason_word(const Cause& cause) {
       return "bad-state";
     case Cause::Kind::user:
     case Cause::Kind::wall_time:
+    case Cause::Kind::output:
     case Cause::Kind::setup:
       break;
   }

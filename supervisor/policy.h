@@ -78,10 +78,15 @@ struct StopRequested {
   int signal = 0;
 };
 
+// Standard output takes nothing any more, though its reader is there: a full disk.
+struct OutputFailed {
+  std::string reason;  // a sentence, which the user knows
+};
+
 // Only time has passed.
 struct Tick {};
 
-using Event = std::variant<HostUp, HostDown, AgentSaid, StopRequested, Tick>;
+using Event = std::variant<HostUp, HostDown, AgentSaid, StopRequested, OutputFailed, Tick>;
 
 // ---- actions ----
 
@@ -121,7 +126,8 @@ struct Cause {
     bad_state,  // the ranks did not load the same state
     user,
     wall_time,
-    setup,  // a checkpoint folder or hosts that cannot be used
+    output,  // standard output could not be written
+    setup,   // a checkpoint folder or hosts that cannot be used
   } kind = Kind::none;
   std::optional<uint32_t> rank;  // whose end it was
   std::optional<uint32_t> host;
@@ -129,8 +135,9 @@ struct Cause {
   int code = 0;                  // exit code
   int signal = 0;
   Killer killer = Killer::unknown;  // when signal is KILL
-  bool saved = false;      // user, wall_time: a checkpoint was committed while the ranks stopped
-  std::string text;        // a sentence
+  bool saved =
+      false;         // user, wall_time, output: a checkpoint was committed while the ranks stopped
+  std::string text;  // a sentence
   std::string last_lines;  // of the rank's stderr
 };
 
@@ -221,6 +228,7 @@ class Policy {
   void on(const HostDown& event, Time now);
   void on(const AgentSaid& event, Time now);
   void on(const StopRequested& event, Time now);
+  void on(const OutputFailed& event, Time now);
   void on(const Tick& event, Time now);
 
   void said(uint32_t host, const ProofOpened& m, Time now);

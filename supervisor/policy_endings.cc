@@ -1,11 +1,11 @@
 // The policy's part about endings: what a rank's end means, stops that were asked for by the user
 // or the wall time, what may be tried again, and the job's end.
 //
-// A stop in order is one that was asked for. Its ranks get TERM and the grace and may save; a
-// checkpoint that is committed meanwhile makes it end with 75. A failure's stop has the shorter
-// failure grace, and can no longer lead to a checkpoint. What ends the job is fixed by what came
-// first: a failure stays the cause when a stop is asked for behind it, unless the job would have
-// gone on.
+// A stop in order is one that was asked for, or that nobody could read the output of. Its ranks get
+// TERM and the grace and may save; a checkpoint that is committed meanwhile makes it end with 75. A
+// failure's stop has the shorter failure grace, and can no longer lead to a checkpoint. What ends
+// the job is fixed by what came first: a failure stays the cause when a stop is asked for behind
+// it, unless the job would have gone on.
 #include <algorithm>
 #include <cctype>
 #include <csignal>
@@ -74,7 +74,8 @@ bool says_address_in_use(std::string lines) {
 }
 
 bool asked_for(const Cause& cause) {
-  return cause.kind == Cause::Kind::user || cause.kind == Cause::Kind::wall_time;
+  return cause.kind == Cause::Kind::user || cause.kind == Cause::Kind::wall_time ||
+         cause.kind == Cause::Kind::output;
 }
 
 }  // namespace
@@ -104,6 +105,8 @@ int told_code(const Cause& cause) {
       return cause.saved ? kExitStoppedSaved : kExitSignalBase + cause.signal;
     case Cause::Kind::wall_time:
       return cause.saved ? kExitStoppedSaved : kExitWallTime;
+    case Cause::Kind::output:
+      return cause.saved ? kExitStoppedSaved : kExitOwnFailure;
     case Cause::Kind::left_early:
       return 1;
     default:
@@ -237,6 +240,13 @@ void Policy::asked_again(int signal, Time now) {
   if (phase_ != Phase::stopping || now - *stop_asked_ < kOneKeyPress) return;
   say(Say::Level::warning, "killing what still runs");
   stop_attempt(Duration::zero(), now);
+}
+
+void Policy::on(const OutputFailed& event, Time now) {
+  Cause cause;
+  cause.kind = Cause::Kind::output;
+  cause.text = event.reason;
+  end_in_order(cause, "the output is lost", job_.grace, now);
 }
 
 void Policy::wall_time_over(Time now) {

@@ -1,11 +1,16 @@
 """What ranks write and read: whole lines on the page, raw bytes in log files, standard input."""
 
+import array
+import fcntl
 import glob
 import hashlib
 import os
 import pty
 import re
+import select
+import shutil
 import subprocess
+import termios
 import threading
 import time
 import tty
@@ -153,6 +158,104 @@ class PageTest(Case):
             os.unlink(self.path("go"))
 
 
+class LostPageTest(Case):
+    """A reader of stdout or stderr that takes nothing, or cannot take all."""
+
+    FULL = "No space left on device"
+
+    def end(self, script, code, *options, **streams):
+        """A rank runs this with one of the launcher's descriptors on a full disk."""
+        with open("/dev/full", "wb") as full:
+            streams = {name: full if to == "full" else to for name, to in streams.items()}
+            run = self.start("-np", "1", *options, "sh", "-c", script, **streams).wait()
+        self.assert_code(run, code)
+        return run
+
+    def assert_told(self, run, *lines):
+        self.assertEqual([l for l in run.err.splitlines() if l.startswith("hvdlaunch:")],
+                         [f"hvdlaunch: {line}" for line in lines])
+
+    def test_e3_a_full_disk_is_no_success_and_no_closed_pipe(self):
+        told = f"standard output cannot be written: {self.FULL}"
+        own = "exit code 125, from hvdlaunch"
+        self.assert_told(self.end("echo out", 125, "-q", stdout="full"), told, own)
+        started = time.monotonic()
+        run = self.end("trap 'echo last >&2; exit' TERM; echo out; while :; do sleep 0.05; done", 125, stdout="full")
+        self.assertLess(time.monotonic() - started, 10)
+        self.assert_told(run, told, "the output is lost: stopping all ranks within 30 s, "
+                                    "INT or TERM once more kills them now", own)
+        self.assertEqual(lines_of(run.err, 0), ["last"])
+        self.assert_told(self.end("echo out >&2", 0, stdout="full"))
+
+    def test_e3_a_full_disk_behind_stderr_is_no_success(self):
+        self.assertEqual(lines_of(self.end("echo out; echo err >&2", 125, stderr="full").out, 0), ["out"])
+        self.end("echo out", 125, stdout="full", stderr="full")
+        self.assertEqual(self.end("echo out", 0, stderr="full").out, "0@localhost: out\n")
+
+    def test_e3_a_descriptor_that_is_closed_is_no_success(self):
+        run = self.end("echo out", 125, "-q", preexec_fn=lambda: os.close(1))
+        self.assert_told(run, "standard output cannot be written: Bad file descriptor", "exit code 125, from hvdlaunch")
+        self.end("echo err >&2", 125, preexec_fn=lambda: os.close(2))
+        self.end("cat", 0, preexec_fn=lambda: os.closerange(0, 3))
+
+    def test_e3_what_hvdlaunch_prints_itself_is_whole_or_a_failure(self):
+        for words in (["--help"], ["-np", "1", "--dry-run", "true"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([HVDLAUNCH, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
+            self.assertEqual((done.returncode, done.stderr),
+                             (125, f"hvdlaunch: standard output cannot be written: {self.FULL}\n"))
+
+    def test_e3_a_reader_that_is_never_ready_at_once_gets_everything(self):
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        run = self.start("-np", "1", "--no-prefix", "sh", "-c", "seq 100000", stdout=write)
+        os.close(write)
+        time.sleep(0.3)  # in which the pipe is full
+        with os.fdopen(read, "rb") as reader:
+            text = reader.read()
+        self.assert_code(run.wait(), 0)
+        self.assertEqual(text, b"".join(b"%d\n" % n for n in range(1, 100001)))
+
+    def test_e3_our_words_do_not_wait_for_the_reader_of_stdout(self):
+        read, write = os.pipe()
+        script = (f"[ $HVD_RANK = 1 ] || exec yes; until [ -e {self.path('go')} ]; do sleep 0.02; done;"
+                  "echo last words >&2; exit 7")
+        run = self.start("-np", "2", "sh", "-c", script, stdout=write)
+        os.close(write)
+
+        def held():
+            return array.array("i", fcntl.ioctl(read, termios.FIONREAD, b"1234"))[0]
+
+        size = -1
+        while held() != size:  # until nothing more goes in
+            size = held()
+            time.sleep(0.3)
+        self.write("go", "")
+        run.wait_for_text("rank 1 on localhost ended with exit code 7\n", 10)
+        self.assertEqual(lines_of(run.err, 1), ["last words"])
+        self.assertEqual(held(), size)
+        with os.fdopen(read, "rb") as reader:
+            while reader.read(1 << 20):
+                pass
+        self.assert_code(run.wait(), 7)
+
+    def test_e3_where_both_are_one_file_all_is_in_order(self):
+        read, write = os.pipe()
+        script = f"seq 30000; until [ -e {self.path('go')} ]; do sleep 0.02; done; exit 3"
+        run = self.start("-np", "1", "sh", "-c", script, stdout=write, stderr=write)
+        os.close(write)
+        wait_for(lambda: select.select([read], [], [], 0)[0], 20, "output")
+        time.sleep(0.3)  # for the rest to be on its way
+        self.write("go", "")
+        wait_for(lambda: not run.workers(), 20, "the rank to end")
+        time.sleep(0.2)  # in which our own words would come first
+        with os.fdopen(read, "r") as reader:
+            text = reader.read()
+        self.assert_code(run.wait(), 3)
+        self.assertEqual(lines_of(text, 0)[:30000], [str(n) for n in range(1, 30001)])
+        self.assertLess(text.index("0@localhost: 30000\n"), text.index("hvdlaunch: rank 0 on localhost ended"))
+
+
 class LogTest(Case):
     def content(self, path):
         with open(self.path("logs", path), "rb") as f:
@@ -213,7 +316,7 @@ class LogTest(Case):
         run = self.launch("-np", "1", "--log-dir", "logs", "echo", "said")
         self.assert_code(run, 0)
         self.assertEqual((self.content("latest"), self.content("attempt-1/rank-0@localhost.out")), (b"mine", b"said\n"))
-        self.assertIn("/logs/latest: what stands there is no link and stays", run.err)
+        self.assertEqual(run.err, f"hvdlaunch: {self.path('logs')}/latest: what stands there is no link and stays\n")
         self.assertEqual(sorted(os.listdir(self.path("logs"))), ["attempt-1", "latest"])
 
     def write_into(self, make, flood):
@@ -236,12 +339,15 @@ class LogTest(Case):
         self.assertEqual(len(lines_of(run.out, 0)), 2_000_000)
         self.assertEqual(run.err.count("nothing could be written"), 1)
 
-    def test_e5_a_full_disk_is_said_once_and_costs_nothing_else(self):
-        run, _ = self.write_into("ln -s /dev/full", "yes | head -c 1000000; sleep 1.5; echo end")
-        self.assert_code(run.wait(), 0)
-        self.assertEqual(len(lines_of(run.out, 0)), 500_001)
-        self.assertEqual(run.err.count("a log file is not whole"), 1)
-        self.assertIn("No space left on device", run.err)
+    def test_e5_a_full_disk_is_said_once_and_stops_nobody_but_is_no_success(self):
+        for end, code in (("", 125), ("; exit 3", 3)):
+            run, log = self.write_into("ln -s /dev/full", f"yes | head -c 1000000; sleep 0.5; echo end{end}")
+            self.assert_code(run.wait(), code)
+            self.assertEqual(len(lines_of(run.out, 0)), 500_001)
+            self.assertEqual(run.err.count("hvdlaunch: a log file is not whole: "), 1)
+            self.assertIn("rank-0@a.out: cannot write: No space left on device\n", run.err)
+            self.assertIn(f"exit code {code}, from {'rank 0 on a' if end else 'hvdlaunch'}\n", run.err)
+            shutil.rmtree(self.path("logs"))
 
 
 class HistoryTest(Case):

@@ -297,7 +297,7 @@ TEST_CASE("what a host sends beyond its credit is dropped, and said once") {
     const Errors errors;
     {
       Writer screen, files;
-      RankOutput output(job, settings, screen, files);
+      RankOutput output(job, settings, screen, screen, files);
       output.open(0, start);
       const auto written = [&] {
         while (!screen.idle() || !files.idle()) usleep(1000);

@@ -651,7 +651,8 @@ TEST_CASE("a stop by the user ends every phase") {
 }
 
 TEST_CASE("a stop in order whose ranks save ends with 75, of whatever reason") {
-  for (const bool by_wall_time : {false, true}) {
+  enum class Why { signal, wall_time, output };
+  for (const Why why : {Why::signal, Why::wall_time, Why::output}) {
     for (const bool save : {false, true}) {
       Scene scene(2);
       scene.job.wall_time = 100s;
@@ -660,16 +661,15 @@ TEST_CASE("a stop in order whose ranks save ends with 75, of whatever reason") {
       scene.answer();
       scene.save(5);  // before the stop: not what the job ended with
       scene.answers_stop = false;
-      if (by_wall_time) {
-        scene.pass(68s);
-      } else {
-        scene.event(StopRequested{SIGTERM});
-      }
+      if (why == Why::wall_time) scene.pass(68s);
+      if (why == Why::signal) scene.event(StopRequested{SIGTERM});
+      if (why == Why::output) scene.event(OutputFailed{"standard output is full"});
       if (save) scene.save(6);
       for (uint32_t rank = 0; rank < 4; ++rank) scene.ended(rank, 0);
       for (uint32_t host = 0; host < 2; ++host) scene.say(host, AttemptStopped{1, 1});
       REQUIRE(scene.finish() != nullptr);
-      CHECK(scene.finish()->code == (save ? 75 : by_wall_time ? 124 : 143));
+      const int unsaved = why == Why::signal ? 143 : why == Why::wall_time ? 124 : 125;
+      CHECK(scene.finish()->code == (save ? 75 : unsaved));
       CHECK_FALSE(scene.finish()->from_worker);
       CHECK(scene.finish()->newest_step == (save ? 6u : 5u));
     }
