@@ -81,6 +81,12 @@ bool travels(std::string_view name) {
                       [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
+const std::string* find_variable(const Variables& variables, std::string_view name) {
+  const auto found = std::find_if(variables.rbegin(), variables.rend(),
+                                  [name](const auto& variable) { return variable.first == name; });
+  return found == variables.rend() ? nullptr : &found->second;
+}
+
 Variables forwarded(const Variables& environment) {
   Variables kept;
   for (const auto& variable : environment) {

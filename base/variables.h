@@ -14,6 +14,9 @@ namespace hvd {
 // step variables of Slurm, ...). A variable given with -x goes in any case.
 bool travels(std::string_view name);
 
+// The value of a variable, the last of several; null if there is none.
+const std::string* find_variable(const Variables& variables, std::string_view name);
+
 // The variables that travel, in their order.
 Variables forwarded(const Variables& environment);
 

@@ -19,13 +19,6 @@ namespace {
 // Host::source of the host that is there when none was named.
 constexpr const char* kThisMachine = "this machine";
 
-const std::string* find_variable(const Variables& variables, const std::string& name) {
-  for (const auto& variable : variables) {
-    if (variable.first == name) return &variable.second;
-  }
-  return nullptr;
-}
-
 void set_variable(Variables& variables, const std::string& name, const std::string& value) {
   std::erase_if(variables, [&name](const auto& variable) { return variable.first == name; });
   variables.emplace_back(name, value);

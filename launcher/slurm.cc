@@ -5,17 +5,17 @@
 #include <numeric>
 #include <optional>
 
+#include "base/variables.h"
 #include "launcher/host_spec.h"
 
 namespace hvd {
 
 namespace {
 
+// What is empty is not set.
 const std::string* find(const Variables& environment, std::string_view name) {
-  for (const auto& variable : environment) {
-    if (variable.first == name && !variable.second.empty()) return &variable.second;
-  }
-  return nullptr;
+  const std::string* value = find_variable(environment, name);
+  return value == nullptr || value->empty() ? nullptr : value;
 }
 
 // The older name holds for a step too, and is for Slurm's that lack the newer one.

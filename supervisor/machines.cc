@@ -2,22 +2,14 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "base/gpu_view.h"
+#include "base/variables.h"
 
 namespace hvd {
 
 namespace {
-
-std::optional<std::string> value_of(const Variables& variables, const std::string& name) {
-  std::optional<std::string> value;
-  for (const auto& variable : variables) {
-    if (variable.first == name) value = variable.second;
-  }
-  return value;
-}
 
 std::string counted(uint32_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
@@ -37,9 +29,9 @@ std::string enumeration(const std::vector<std::string>& names) {
 
 uint32_t gpus_of(const Job& job, const KnownMachine& machine) {
   const Host& host = job.hosts[machine.host];
-  std::optional<std::string> visible = value_of(job.set, "CUDA_VISIBLE_DEVICES");
-  if (!visible) visible = value_of(host.env, "CUDA_VISIBLE_DEVICES");
-  if (visible) return static_cast<uint32_t>(gpu_view(visible, 0).size());
+  const std::string* visible = find_variable(job.set, "CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) visible = find_variable(host.env, "CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr) return static_cast<uint32_t>(gpu_view(*visible, 0).size());
   if (!host.gpus.empty()) return static_cast<uint32_t>(host.gpus.size());
   return machine.hello.gpus;
 }
@@ -83,13 +75,13 @@ std::vector<std::string> shared_machines(const Job& job,
 std::string thread_shares(const Job& job, const std::vector<KnownMachine>& machines,
                           const Placement& placement) {
   const std::string name = "OMP_NUM_THREADS";
-  if (value_of(job.set, name) || value_of(job.forwarded, name)) return "";
+  if (find_variable(job.set, name) || find_variable(job.forwarded, name)) return "";
   std::map<uint32_t, std::string> hosts_by_share;
   for (const HostPlaces& places : placement) {
     const auto machine = std::find_if(machines.begin(), machines.end(),
                                       [&](const KnownMachine& m) { return m.host == places.host; });
     const Host& host = job.hosts[places.host];
-    if (machine == machines.end() || value_of(host.env, name)) continue;
+    if (machine == machines.end() || find_variable(host.env, name)) continue;
     const auto ranks = static_cast<uint32_t>(places.places.size());
     std::string& hosts = hosts_by_share[std::max(1u, machine->hello.cores / ranks)];
     hosts += (hosts.empty() ? "" : ", ") + host.name;
