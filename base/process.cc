@@ -207,6 +207,24 @@ int runnable(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
+// How a script is run that cannot be run by itself, for the end of a sentence; empty for no script.
+std::string by_its_language(const std::string& name) {
+  if (name.ends_with(".py")) return "; write python3 " + name;
+  return name.ends_with(".sh") ? "; write sh " + name : "";
+}
+
+// Where PATH does not lead to the program, but a file of its name is where it would start.
+std::string file_meant(const std::string& name, const std::string& workdir) {
+  struct stat st;
+  const std::string file = workdir + "/" + name;
+  if (workdir.empty() || name.empty() || stat(file.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
+    return "";
+  }
+  if (access(file.c_str(), X_OK) == 0) return "; for the file in " + workdir + " write ./" + name;
+  const std::string how = by_its_language(name);
+  return how.empty() ? "; the file of that name in " + workdir + " is not executable" : how;
+}
+
 }  // namespace
 
 uint64_t raise_file_limit() {
@@ -222,7 +240,8 @@ std::variant<std::string, SpawnFailure> find_program(const std::string& name,
                                                      const std::string& path,
                                                      const std::string& workdir) {
   const auto failure = [&](int number) {
-    return SpawnFailure{name + ": cannot run it: " + std::strerror(number),
+    return SpawnFailure{name + ": cannot run it: " + std::strerror(number) +
+                            (number == EACCES ? by_its_language(name) : ""),
                         number == ENOENT || number == ENOTDIR ? kExitNotFound : kExitCannotRun};
   };
   if (name.find('/') != std::string::npos) {
@@ -246,7 +265,8 @@ std::variant<std::string, SpawnFailure> find_program(const std::string& name,
     rest.remove_prefix(colon + 1);
   }
   if (found_but != 0) return failure(found_but);
-  return SpawnFailure{"'" + name + "' was not found in PATH", kExitNotFound};
+  return SpawnFailure{"'" + name + "' was not found in PATH" + file_meant(name, workdir),
+                      kExitNotFound};
 }
 
 Ending reap(const Child& child) {

@@ -112,6 +112,8 @@ TEST_CASE("a program that cannot be run is told with the reason") {
   TestFolder folder;
   const std::string plain = folder / "plain";
   REQUIRE(replace_file(plain, "text", 0644).ok());
+  REQUIRE(replace_file(folder / "job.py", "pass", 0644).ok());
+  REQUIRE(replace_file(folder / "run.py", "pass", 0755).ok());
   struct {
     std::vector<std::string> argv;
     std::string workdir;
@@ -119,6 +121,13 @@ TEST_CASE("a program that cannot be run is told with the reason") {
     std::string text;
   } cases[] = {
       {{"no-such-program"}, "/", 127, "'no-such-program' was not found in PATH"},
+      {{"plain"}, folder.path(), 127, "the file of that name in " + folder.path() + " is not exec"},
+      {{"job.py"}, folder.path(), 127, "'job.py' was not found in PATH; write python3 job.py"},
+      {{"run.py"},
+       folder.path(),
+       127,
+       "in PATH; for the file in " + folder.path() + " write ./run"},
+      {{"./job.py"}, folder.path(), 126, "Permission denied; write python3 ./job.py"},
       {{"/no/such/program"}, "/", 127, "/no/such/program"},
       {{plain}, "/", 126, plain + ": cannot run it: Permission denied"},
       {{"/usr"}, "/", 126, "Is a directory"},
