@@ -238,9 +238,9 @@ Status choose_variables(Job& job, const Asked& asked, const Surroundings& surrou
     set_variable(job.set, name, *value);
     job.set_by_name.push_back(name);
   }
-  std::vector<std::string> words = asked.file_variables;
+  std::vector<VariableWord> words = asked.file_variables;
   words.insert(words.end(), asked.variables.begin(), asked.variables.end());
-  for (const std::string& word : words) {
+  for (const auto& [word, place] : words) {
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
     std::erase(job.set_by_name, name);
@@ -250,7 +250,7 @@ Status choose_variables(Job& job, const Asked& asked, const Surroundings& surrou
     }
     const std::string* value = find_variable(surroundings.environment, name);
     if (value == nullptr) {
-      return Error{"-x " + in_quotes(name) + ": no variable of that name is set here"};
+      return Error{place + " " + in_quotes(name) + ": no variable of that name is set here"};
     }
     set_variable(job.set, name, *value);
     job.set_by_name.push_back(name);

@@ -144,16 +144,17 @@ Status set_transport(Asked& asked, const OptionValue& value) {
 }
 
 Status add_variable(Asked& asked, const OptionValue& value) {
-  const Status status = check_variable_name(value.text.substr(0, value.text.find('=')));
-  if (!status) return expected(value, "NAME or NAME=VALUE");
-  asked.variables.push_back(value.text);
+  const Status status = check_variable_word(value.text);
+  if (!status) return Error{value.place + " " + status.error().text};
+  asked.variables.push_back({value.text, value.place});
   return Ok{};
 }
 
 Status add_variable_file(Asked& asked, const OptionValue& value) {
   if (value.text.empty()) return expected(value, "a path");
-  const auto words = read_env_file(value.text);
+  auto words = read_env_file(value.text);
   if (!words) return Error{value.place + ": " + words.error().text};
+  for (VariableWord& word : *words) word.place = value.place + ": " + word.place;
   asked.file_variables.insert(asked.file_variables.end(), words->begin(), words->end());
   return Ok{};
 }

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "cli/env_file.h"
 #include "launcher/host_choice.h"
 #include "launcher/hosts.h"
 #include "launcher/launch.h"
@@ -32,8 +33,8 @@ struct Asked {
   std::vector<std::string> rsh;                     // --rsh in words
   bool transport_typed = false, rsh_typed = false;  // on the command line
   std::optional<std::string> directory;
-  std::vector<std::string> variables;       // NAME or NAME=VALUE
-  std::vector<std::string> file_variables;  // of --env-file; those of -x win
+  std::vector<VariableWord> variables;
+  std::vector<VariableWord> file_variables;  // of --env-file; those of -x win
   std::optional<uint32_t> input_rank;
   bool substitute = false;
   std::optional<uint32_t> gpus_per_rank;

@@ -201,10 +201,25 @@ Status check_user(const std::string& user) {
 
 Status check_variable_name(const std::string& name) {
   if (name.empty()) return Error{"the name of a variable is empty"};
-  if (name.find('=') != std::string::npos || name.find('\0') != std::string::npos) {
-    return Error{"the name of a variable cannot be " + in_quotes(name)};
+  const auto strange = [](char c) {
+    return static_cast<unsigned char>(c) <= ' ' || c == '\x7f' || c == '=' || c == '"' || c == '\'';
+  };
+  if (std::any_of(name.begin(), name.end(), strange)) {
+    return Error{"the name of a variable cannot be " + in_quotes(name) +
+                 ": expected one without blanks, quotes, '=' and control characters"};
   }
   return Ok{};
+}
+
+Status check_variable_word(const std::string& word) {
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  if (check_variable_name(name).ok() && word.find('\0') == std::string::npos) return Ok{};
+  const std::string shown = in_quotes(name + (equals == std::string::npos ? "" : "=..."));
+  if (name.starts_with("export ")) {
+    return Error{shown + ": expected NAME=VALUE or NAME without export: no shell reads this"};
+  }
+  return Error{shown + ": expected NAME=VALUE or NAME, the name without blanks and quotes"};
 }
 
 Result<std::vector<std::string>> expand_ranges(std::string_view pattern) {

@@ -45,8 +45,11 @@ Result<std::vector<std::string>> expand_ranges(std::string_view pattern);
 Status check_host_name(const std::string& name);
 Status check_user(const std::string& user);
 
-// A variable's name can be given to execve: not empty, without '='.
+// A variable's name that somebody may have meant: not empty, without '=', blanks, quotes and
+// control characters. Shells want less, and execve takes more.
 Status check_variable_name(const std::string& name);
+// NAME or NAME=VALUE. The error names no value.
+Status check_variable_word(const std::string& word);
 
 // "fd00::2" or "fe80::1%eth0"; no brackets.
 bool is_ipv6(const std::string& text);

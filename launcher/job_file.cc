@@ -344,6 +344,7 @@ Status read_field(const TomlEntry& entry, Job& job) {
 }  // namespace
 
 bool is_kept_variable(std::string_view name) {
+  if (!check_variable_name(std::string(name))) return false;  // could not be read back
   return name == "PATH" || name == "LD_LIBRARY_PATH" || name == "PYTHONPATH" ||
          name == "VIRTUAL_ENV" || name.starts_with("CONDA_");
 }

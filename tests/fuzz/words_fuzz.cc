@@ -18,9 +18,7 @@ namespace {
 void check_env_file(std::string_view text) {
   const auto variables = parse_env_file(text, "f");
   if (!variables) return check_sentence(variables.error().text, "f:");
-  for (const std::string& word : *variables) {
-    HVD_CHECK(!word.empty() && word[0] != '=' && word.find('\0') == std::string::npos);
-  }
+  for (const VariableWord& word : *variables) HVD_CHECK(check_variable_word(word.text).ok());
 }
 
 void check_rsh(const std::string& text) {

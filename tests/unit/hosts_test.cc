@@ -295,7 +295,8 @@ TEST_CASE("a4, a5: bad TOML host files: file, line and column, the text and what
       {"[[host]]\nname = \"a\"\nenv = { A = 1 }",
        "3:13: A expects a string, such as \"text\", not an integer"},
       {"[[host]]\nname = \"a\"\nenv = { \"A=B\" = \"1\" }",
-       "3:9: the name of a variable cannot be 'A=B'"},
+       "3:9: the name of a variable cannot be 'A=B': expected one without blanks, quotes, '=' "
+       "and control characters"},
       {"[[host]]\nname = \"a\"\nworkdir = \"run\"",
        "3:11: workdir 'run' is not absolute: expected a path that begins with '/'"},
       {"[[host]]\nname = \"a\"\nspare = \"yes\"", "3:9: spare expects true or false, not a string"},

@@ -170,8 +170,9 @@ TEST_CASE("values that are missing, empty or of the wrong kind") {
        "--np '99999999999999999999': expected a whole number from 1 to 1000000"},
       {"--hosts= train", "--hosts '': expected hosts such as h1:4,h2:4, or a host file"},
       {"--oversubscribe=yes train", "--oversubscribe takes no value"},
-      {"-x =1 train", "--env '=1': expected NAME or NAME=VALUE"},
-      {"-x NOPE train", "-x 'NOPE': no variable of that name is set here"},
+      {"-x =1 train",
+       "--env '=...': expected NAME=VALUE or NAME, the name without blanks and quotes"},
+      {"-x NOPE train", "--env 'NOPE': no variable of that name is set here"},
       {"--grace soon train",
        "--grace: 'soon' is not a duration: expected seconds such as 10 or 0.3, or units such as "
        "250ms, 90s, 5m, 2h30m"},
@@ -404,10 +405,35 @@ TEST_CASE("a file of variables") {
   CHECK(job.set ==
         Variables{{"A", "1=2 # no comment"}, {"TOKEN", "s3cr3t"}, {"A.B", ""}, {"B", "y"}});
   CHECK(job.set_by_name == Words{"TOKEN"});
-  const HostFileOnDisk bad("A=1\n=2\n", ".env");
-  CHECK(error(Words{"--env-file", bad.path(), "train"}) ==
-        "--env-file: " + bad.path() + ":2: '=2': expected NAME=VALUE or NAME");
   CHECK(error("--env-file /none/such train").find("/none/such") != std::string::npos);
+}
+
+TEST_CASE("names of variables that nobody means are refused with their place") {
+  const std::string usual = ": expected NAME=VALUE or NAME, the name without blanks and quotes";
+  struct {
+    std::string line, shown;
+  } bad[] = {
+      {"=s3cret", "'=...'" + usual},
+      {"F = s3cret", "'F =...'" + usual},
+      {"F\t=s3cret", "'F\\x09=...'" + usual},
+      {"\"F\"=s3cret", "'\"F\"=...'" + usual},
+      {"two words", "'two words'" + usual},
+      {"export D=s3cret",
+       "'export D=...': expected NAME=VALUE or NAME without export: no shell reads this"},
+      {"NOPE", "'NOPE': no variable of that name is set here"},
+  };
+  for (const auto& [line, shown] : bad) {
+    CAPTURE(line);
+    const HostFileOnDisk file("A=1\n" + line + "\n", ".env");
+    CHECK(error(Words{"--env-file", file.path(), "train"}) ==
+          "--env-file: " + file.path() + ":2: " + shown);
+    CHECK(error(Words{"-x", line, "train"}) == "--env " + shown);
+    const HostFileOnDisk hosts("[[host]]\nname = \"h1\"\n[job]\nenv = ['''" + line + "''']\n");
+    CHECK(error(Words{"-H", hosts.path(), "train"}) == hosts.path() + ":4:1: env " + shown);
+  }
+  const HostFileOnDisk host("[[host]]\nname = \"h1\"\nenv = { \"F \" = \"1\" }\n");
+  CHECK(error(Words{"-H", host.path(), "train"})
+            .starts_with(host.path() + ":3:9: the name of a variable cannot be 'F '"));
 }
 
 TEST_CASE("d1: a program of the active environment is meant by its path") {
@@ -498,6 +524,9 @@ TEST_CASE("mistakes in a [job] table have their place") {
   };
   const std::vector<Row> rows = {
       {"npp = 4", "4:1: unknown option 'npp' in [job]: did you mean 'np'?"},
+      {"timeouts = 4",
+       "4:1: unknown option 'timeouts' in [job]: the nearest are 'start-timeout' "
+       "and 'heartbeat-timeout'; hvdlaunch(1) names all"},
       {"np = \"4\"", "4:1: np expects a whole number"},
       {"np = 4.0", "4:1: np expects a whole number"},
       {"np = 0", "4:1: np '0': expected a whole number from 1 to 1000000"},
