@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "base/process.h"
@@ -77,6 +78,7 @@ class CommandChannel final : public Channel {
   std::string said() const;
 
   const ChannelCommand command_;
+  const Time started_ = now();
   const std::string program_;  // its path
   Child child_;                // without a pidfd once it is reaped
   Fd in_, out_, err_;
@@ -219,7 +221,8 @@ void CommandChannel::close(Time now) {
   linger_end_.reset();
   const int code = by_itself && ending.signal == 0 ? ending.exit_code : -1;
   const Time next = now + pause_before_try(tries_);
-  if (!was_open && command_.may_recover != nullptr && command_.may_recover(code, said_) &&
+  const bool late = now >= end_of_patience(started_, command_.deadline);
+  if (!was_open && command_.may_recover != nullptr && command_.may_recover(code, said_, late) &&
       next < command_.deadline) {
     next_try_ = next;
     return;
@@ -234,18 +237,21 @@ void CommandChannel::close(Time now) {
     reason_ = "the connection to " + command_.label + ": " + how + (lost ? said() : "");
   } else {
     reason_ = "cannot reach " + command_.label + ": " + how + said() +
-              (tries_ > 1 ? " (tried " + std::to_string(tries_) + " times)" : "");
+              (tries_ > 1 ? " (tried " + std::to_string(tries_) + " times)" : "") +
+              (command_.hint == nullptr ? "" : command_.hint(said_));
   }
 }
 
-// What the program said on its way out, in one line.
+// What the program said on its way out, in one line; what it said twice once.
 std::string CommandChannel::said() const {
   std::string text;
+  std::set<std::string> lines;
   for (size_t start = 0; start < said_.size();) {
     const size_t end = std::min(said_.find('\n', start), said_.size());
     const std::string line = terminal_lines("", said_.substr(start, end - start));
     const size_t last = line.find_last_not_of(" \r\n");
-    if (last != line.npos) text += (text.empty() ? ": " : "; ") + line.substr(0, last + 1);
+    if (last != line.npos && lines.insert(line).second)
+      text += (text.empty() ? ": " : "; ") + line.substr(0, last + 1);
     start = end + 1;
   }
   return text;

@@ -24,7 +24,11 @@ struct ChannelCommand {
   std::optional<int> lost_code;   // the program's exit code for a broken connection
   // Whether the program, having ended so before the far side said anything, is worth another try;
   // there are more of them until the deadline. Null: no.
-  bool (*may_recover)(int exit_code, std::string_view said) = nullptr;
+  // `late`: time enough has passed for what is not there at all (end_of_patience).
+  bool (*may_recover)(int exit_code, std::string_view said, bool late) = nullptr;
+  // What to add to the sentence of a program that ended before the far side said anything. Null:
+  // nothing.
+  std::string (*hint)(std::string_view said) = nullptr;
   // Which variables of ours the program gets. Null: all.
   bool (*passes)(std::string_view variable) = nullptr;
   Time deadline{};

@@ -12,7 +12,7 @@ void add_option(std::vector<std::string>& argv, const std::string& option) {
 
 }  // namespace
 
-bool openssh_may_recover(int exit_code, std::string_view said) {
+bool openssh_may_recover(int exit_code, std::string_view said, bool late) {
   static constexpr std::string_view kFinal[] = {"Permission denied", "Host key verification failed",
                                                 "Too many authentication failures"};
   static constexpr std::string_view kPassing[] = {
@@ -20,8 +20,18 @@ bool openssh_may_recover(int exit_code, std::string_view said) {
       "No route to host",           "Network is unreachable", "Connection reset",
       "Connection closed by",       "banner exchange",        "kex_exchange_identification"};
   const auto names = [said](std::string_view text) { return said.find(text) != said.npos; };
+  if (late && names("Could not resolve hostname") && names("not known")) return false;
   return exit_code == kOpensshLost && std::none_of(std::begin(kFinal), std::end(kFinal), names) &&
          std::any_of(std::begin(kPassing), std::end(kPassing), names);
+}
+
+// ssh gives the hosts it jumps through no option of ours. Where new keys are taken, the target's
+// own key is a reason only when it has changed.
+std::string openssh_hint(std::string_view said) {
+  const auto names = [said](std::string_view text) { return said.find(text) != said.npos; };
+  if (!names("Host key verification failed") || names("HAS CHANGED")) return "";
+  return "; --accept-new-host-keys does not reach what ssh jumps through: log in there once, or "
+         "write StrictHostKeyChecking accept-new into the ssh configuration";
 }
 
 std::vector<std::string> openssh_argv(const SshTarget& target) {

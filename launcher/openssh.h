@@ -13,8 +13,11 @@ namespace hvd {
 inline constexpr int kOpensshLost = 255;
 
 // Whether what ssh said on its way out, with this exit code, may pass: the host has no name or no
-// sshd yet, or its sshd is flooded.
-bool openssh_may_recover(int exit_code, std::string_view said);
+// sshd yet, or its sshd is flooded. A name that does not exist may not any more when it is `late`.
+bool openssh_may_recover(int exit_code, std::string_view said, bool late);
+
+// What a user can do about it, for the end of a sentence; mostly nothing.
+std::string openssh_hint(std::string_view said);
 
 // The command line of ssh that runs the target's command: never a prompt, host keys strict, and
 // host and command behind `--`, where nothing is taken for an option.

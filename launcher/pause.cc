@@ -21,4 +21,8 @@ Duration pause_before_try(int tries) {
   return base / 2 + base * std::uniform_int_distribution<int>(0, 100)(random) / 100;
 }
 
+Time end_of_patience(Time started, Time deadline) {
+  return started + (deadline - started) / 6;
+}
+
 }  // namespace hvd

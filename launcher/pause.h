@@ -9,4 +9,9 @@ namespace hvd {
 // down, so that many hosts behind one sshd do not come back together.
 Duration pause_before_try(int tries);
 
+// Until when a name that does not exist is asked for again: where hosts are being set up, names
+// come after the launcher, but a mistyped one need not hold everything up to the deadline. A sixth
+// of the time.
+Time end_of_patience(Time started, Time deadline);
+
 }  // namespace hvd

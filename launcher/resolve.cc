@@ -116,7 +116,7 @@ std::variant<std::vector<Address>, LookupFailure> resolve(const std::string& nam
   const int code = getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (code != 0) {
     const std::string reason = code == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(code);
-    return LookupFailure{reason};
+    return LookupFailure{reason, code == EAI_NONAME || code == EAI_NODATA};
   }
   std::vector<Address> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {

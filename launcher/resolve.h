@@ -30,7 +30,8 @@ std::string peer_host(int socket);
 std::string own_host(int socket);
 
 struct LookupFailure {
-  std::string text;  // the resolver's reason
+  std::string text;           // the resolver's reason
+  bool no_such_name = false;  // it has asked whoever knows; else another try may do better
 };
 
 // All TCP addresses of a name, in the order to try them; of `family` only, if it is AF_INET or

@@ -76,6 +76,7 @@ class Dialler {
   Dial& dial_;
   const SshTarget& target_;
   const Time deadline_;
+  const Time started_ = now();
   const LinkWait wait_ = [this] { return wait_link(); };
   std::unique_ptr<SshLink> link_;
   std::optional<SshPlan> plan_;
@@ -186,7 +187,8 @@ Attempted Dialler::connect() {
   dial_.enter(DialPhase::resolving, name);
   const auto found = resolve(name, static_cast<uint16_t>(plan_->port), plan_->family);
   if (const auto* failure = std::get_if<LookupFailure>(&found)) {
-    return unreachable("the name " + name + " cannot be resolved: " + failure->text, true);
+    return unreachable("the name " + name + " cannot be resolved: " + failure->text,
+                       !failure->no_such_name || now() < end_of_patience(started_, deadline_));
   }
   const auto& addresses = std::get<std::vector<Address>>(found);
   std::string all;
@@ -276,13 +278,12 @@ Attempted Dialler::attempt() {
 // random (MaxStartups): that is tried again until the deadline. What a host says about keys is
 // final.
 DialResult Dialler::run() {
-  const Time started = now();
   for (int tries = 1;; ++tries) {
     Attempted trouble = attempt();
     if (!trouble) return std::move(link_);
     if (!trouble->transient) {
       if (tries > 1 && !trouble->text.empty()) {
-        trouble->text += " (tried again for " + format_duration(now() - started) + ")";
+        trouble->text += " (tried again for " + format_duration(now() - started_) + ")";
       }
       return DialFailure{trouble->text, trouble->openssh};
     }

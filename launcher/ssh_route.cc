@@ -39,6 +39,8 @@ class SshRoute final : public Channel {
   std::string waiting_for(Time now) const override { return now_used_->waiting_for(now); }
 
  private:
+  std::string both_reasons() const;
+
   const SshTarget target_;
   // Stays until the owner has seen that fd() is another one.
   std::unique_ptr<SshChannel> first_;
@@ -48,11 +50,26 @@ class SshRoute final : public Channel {
   std::string first_reason_, trouble_;
 };
 
+// Each once. Where the configuration asks for ssh, that is no trouble of its own; a refused login
+// is one, whichever client is refused.
+std::string SshRoute::both_reasons() const {
+  const std::string known = "cannot reach " + target_.label + ": ";
+  const std::string& second = now_used_->reason();
+  if (first_reason_.starts_with(known)) {
+    const std::string why = first_reason_.substr(known.size());
+    return second + " (" + why.substr(0, why.find(", which takes")) + ")";
+  }
+  if (second.find("Permission denied") != second.npos) {
+    return first_reason_ + "; the program ssh is refused, too";
+  }
+  return first_reason_ + "; " + second.substr(second.starts_with(known) ? known.size() : 0);
+}
+
 void SshRoute::advance(Time now) {
   if (second_) first_.reset();
   now_used_->advance(now);
   if (second_ && state() == ChannelState::closed && end() == ChannelEnd::refused) {
-    trouble_ = first_reason_ + "; " + now_used_->reason();
+    trouble_ = both_reasons();
   }
   if (second_ || state() == ChannelState::opening) return;
   if (state() == ChannelState::closed && first_->openssh_may_do()) {
@@ -83,6 +100,7 @@ Result<std::unique_ptr<Channel>> start_openssh_channel(const SshTarget& target) 
   command.argv = openssh_argv(target);
   command.lost_code = kOpensshLost;
   command.may_recover = openssh_may_recover;
+  if (target.accept_new_host_keys) command.hint = openssh_hint;
   command.deadline = target.deadline;
   return start_command_channel(std::move(command));
 }

@@ -54,6 +54,48 @@ Address address_of(const char* host, int port) {
 
 }  // namespace
 
+TEST_CASE("c7: a name that does not exist is asked for again, for a sixth of the time") {
+  const Fd knows(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(53);
+  at.sin_addr.s_addr = htonl(0x7f00000a);
+  const bool bound = bind(knows.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;
+  std::thread server([&knows] {
+    char query[512];
+    sockaddr_in from{};
+    socklen_t size = sizeof from;
+    while (true) {
+      const ssize_t n =
+          recvfrom(knows.get(), query, sizeof query, 0, reinterpret_cast<sockaddr*>(&from), &size);
+      if (n < 12) return;
+      query[2] = static_cast<char>(0x81);  // an answer
+      query[3] = static_cast<char>(0x83);  // of a server that asks others: no such name
+      sendto(knows.get(), query, static_cast<size_t>(n), 0,
+             reinterpret_cast<const sockaddr*>(&from), size);
+    }
+  });
+  const SshServer files;
+  SshTarget target = files.target("true");
+  target.address = "nosuch.example";
+  target.deadline = now() + 9s;
+  write_file(files.path("resolv.conf"), "nameserver 127.0.0.10\n");
+  const Outcome outcome = dial_with("/etc/resolv.conf", files.path("resolv.conf"), target);
+  shutdown(knows.get(), SHUT_RDWR);
+  server.join();
+  if (!bound || !outcome.namespace_made) {
+    not_run("ssh: a name that does not exist: mounting and port 53 are not allowed");
+    return;
+  }
+  CHECK(outcome.state == ChannelState::closed);
+  INFO(outcome.reason);
+  CHECK(outcome.reason.starts_with(
+      "cannot reach h1: the name nosuch.example cannot be resolved: Name or service not known"));
+  CHECK(outcome.reason.find("(tried again for ") != std::string::npos);
+  CHECK(outcome.took >= 1s);
+  CHECK(outcome.took < 7s);
+}
+
 TEST_CASE("a resolver that never answers is given up at the deadline") {
   const Fd silent(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};

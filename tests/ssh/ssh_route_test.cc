@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "launcher/openssh.h"
+#include "launcher/pause.h"
 #include "tests/ssh/ssh_server.h"
 
 using namespace hvd;
@@ -109,8 +111,15 @@ TEST_CASE("b5: a host behind another one is reached through it") {
   SUBCASE("and what ssh says when it cannot is told") {
     write_file(gate.path("authorized_keys"), "");
     const std::string text = refusal(target, 15s);
-    CHECK(contains(text, "ProxyJump gate"));
+    CHECK(text.starts_with("cannot reach h1: ssh ended with exit code 255: "));
     CHECK(contains(text, "Permission denied"));
+    CHECK(text.ends_with(" (its ssh configuration has \"ProxyJump gate\")"));
+  }
+  SUBCASE("and that new keys are not taken from it is told") {
+    write_file(gate.path("known_hosts"), "");
+    target.accept_new_host_keys = true;
+    const std::string text = refusal(target, 15s);
+    CHECK(contains(text, "--accept-new-host-keys does not reach what ssh jumps through: "));
   }
 }
 
@@ -221,7 +230,15 @@ TEST_CASE("b1: a login that ssh is refused too is told with what was offered") {
   CHECK(contains(text, " refuses the login of user "));
   CHECK(contains(text, "it was offered " + server.path("user")));
   CHECK(contains(text, "the server accepts publickey"));
-  CHECK(contains(text, "; cannot reach h1: ssh ended with exit code 255: "));
+  CHECK(text.ends_with("; the program ssh is refused, too"));
+}
+
+TEST_CASE("c7: over the program ssh, too, a name that does not exist is waited for less long") {
+  const std::string name = "ssh: Could not resolve hostname x: ";
+  CHECK(openssh_may_recover(255, name + "Temporary failure in name resolution", true));
+  CHECK(openssh_may_recover(255, name + "Name or service not known", false));
+  CHECK_FALSE(openssh_may_recover(255, name + "Name or service not known", true));
+  CHECK(end_of_patience(Time(1s), Time(61s)) == Time(11s));
 }
 
 TEST_CASE("c7: over the program ssh, too, an sshd that is not up yet is waited for") {
