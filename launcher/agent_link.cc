@@ -106,6 +106,12 @@ void AgentLink::take(FromAgent message, std::vector<News>& news) {
     state_ = State::talking;
   }
   if (const auto* beat = std::get_if<Beat>(&message)) send(Echo{beat->agent_time});
+  if (const auto* credit = std::get_if<InputCredit>(&message)) {
+    if (credit->bytes > input_under_way_) {
+      return end(HostEnd::lost, label_ + " asks for more input than it took", news);
+    }
+    input_under_way_ -= credit->bytes;
+  }
   news.push_back(std::move(message));
 }
 
@@ -141,7 +147,9 @@ std::optional<Time> AgentLink::deadline() const {
 }
 
 void AgentLink::send(const ToAgent& message) {
-  if (state_ != State::down) channel_->send(to_frame(message));
+  if (state_ == State::down) return;
+  if (const auto* input = std::get_if<Input>(&message)) input_under_way_ += input->bytes.size();
+  channel_->send(to_frame(message));
 }
 
 void AgentLink::end(HostEnd how, const std::string& reason, std::vector<News>& news) {

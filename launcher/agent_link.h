@@ -75,6 +75,7 @@ class AgentLink {
   BinarySource binary_;
   FrameReader reader_;
   std::string diagnostics_;
+  uint64_t input_under_way_ = 0;  // bytes that the agent was sent and has not given credit for
   State state_ = State::starting;
 };
 

@@ -31,14 +31,13 @@ void wake(const Fd& event) {
 struct StdinReader::Shared {
   Fd news{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   Fd stop{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  const uint64_t window;
   std::mutex mutex;
   std::condition_variable more;
   uint64_t allowed;  // under mutex, as all below
   std::string bytes;
   bool ended = false, stopped = false;
 
-  explicit Shared(uint64_t bytes) : window(bytes), allowed(bytes) {}
+  explicit Shared(uint64_t window) : allowed(window) {}
   void run();
   uint64_t wait_for_room();
   // Whether standard input has something; false: stop.
@@ -108,8 +107,7 @@ StdinReader::Piece StdinReader::take() {
 
 void StdinReader::grant(uint64_t bytes) {
   const std::lock_guard lock(shared_->mutex);
-  // More than was read is not given back, whatever the agent says.
-  shared_->allowed = std::min(shared_->window, shared_->allowed + std::min(shared_->window, bytes));
+  shared_->allowed += bytes;
   shared_->more.notify_one();
 }
 

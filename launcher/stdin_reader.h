@@ -28,6 +28,7 @@ class StdinReader {
     bool last = false;  // nothing will follow; told once
   };
   Piece take();
+  // The rank took so many of the bytes that take() gave.
   void grant(uint64_t bytes);
 
  private:

@@ -179,6 +179,39 @@ TEST_CASE("an agent that talks nonsense is cut off") {
   CHECK(s.link.down());
 }
 
+TEST_CASE("d6: a host that asks for more input than it took is cut off") {
+  const auto give_back = [](Scene& s, uint64_t bytes) {
+    s.hear(to_frame(FromAgent(InputCredit{1, 0, bytes})));
+  };
+  Scene s;
+  s.come_up();
+  SUBCASE("all that it was sent, in parts") {
+    s.link.send(Input{1, 0, false, std::string(1000, 'x')});
+    give_back(s, 400);
+    s.link.send(Input{1, 0, true, std::string(10, 'x')});
+    give_back(s, 610);
+    CHECK(s.link.up());
+    CHECK(s.news.size() == 2);
+    give_back(s, 1);
+  }
+  SUBCASE("one byte more") {
+    s.link.send(Input{1, 0, false, std::string(1000, 'x')});
+    give_back(s, 1001);
+  }
+  SUBCASE("so much that a sum would begin anew") {
+    s.link.send(Input{1, 0, false, std::string(1000, 'x')});
+    give_back(s, 1000);
+    s.link.send(Input{1, 0, false, std::string(1000, 'x')});
+    give_back(s, UINT64_MAX);
+  }
+  SUBCASE("nothing was sent") {
+    give_back(s, 1);
+  }
+  REQUIRE(s.down() != nullptr);
+  CHECK(s.down()->end == HostEnd::lost);
+  CHECK(s.down()->reason == "h1 asks for more input than it took");
+}
+
 TEST_CASE("another protocol is refused with both numbers") {
   Scene s;
   s.hear(std::string(kAgentGreeting) + "b17d\n");
