@@ -137,22 +137,28 @@ def cgroup_root():
     return None
 
 
-def dead_cgroups():
-    """Groups of jobs with nobody in them who locks them."""
-    found = []
-    for path in glob.glob(f"{cgroup_root()}/hvdlaunch-*") if cgroup_root() else []:
+def unlocked_folders(pattern):
+    """Folders of jobs that nobody alive locks, at these paths; other tests may run their own."""
+    found = set()
+    for path in glob.glob(pattern):
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             continue
         try:
             fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            found.append(path)
+            found.add(path)
         except OSError:
             pass
         finally:
             os.close(folder)
     return found
+
+
+def dead_cgroups():
+    """Groups of jobs with nobody in them who locks them."""
+    root = cgroup_root()
+    return sorted(unlocked_folders(f"{root}/hvdlaunch-*")) if root else []
 
 
 # ---- the lab ----

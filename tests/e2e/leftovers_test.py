@@ -1,7 +1,6 @@
 """Nothing is left, whichever parts of the product die or stand still, as root with a cgroup, as root
 without, and as an ordinary user. After each test the harness looks for processes, files and groups."""
 
-import fcntl
 import glob
 import json
 import os
@@ -13,7 +12,8 @@ import subprocess
 import time
 import unittest
 
-from harness import HVDLAUNCH, PROGRAMS, PYTHON, Case, cgroup_root, descendants, is_alive, kill, main, wait_for
+from harness import (HVDLAUNCH, PROGRAMS, PYTHON, Case, cgroup_root, descendants, is_alive, kill, main,
+                     unlocked_folders, wait_for)
 
 # Children in sessions of their own whose parents are gone, which ignore TERM.
 HIDING = ("trap '' TERM; (setsid sleep 1000 &); setsid sh -c 'setsid sleep 1000 & sleep 0' & sleep 1000 &"
@@ -197,7 +197,8 @@ class SweepTest(Case):
     def test_g7_fifty_random_kills_leave_nothing(self):
         """Launcher, keeper, agent or a rank is killed at a random time of the launch."""
         draw = random.Random(7)
-        before = self.unlocked_folders()
+        memory = "/dev/shm/hvdlaunch-??????"  # where agents have their folders
+        before = unlocked_folders(memory)
         for _ in range(50):
             run = self.start("-np", "2", "--heartbeat-timeout", "1", "--failure-grace", "0.1", "sleep", "60",
                              env={"XDG_RUNTIME_DIR": None})
@@ -208,25 +209,8 @@ class SweepTest(Case):
             kill(draw.choice(parts).pid if parts and draw.random() < 0.7 else run.launcher)
             wait_for(lambda: not run.command.processes() or run.running and self.kill_on(run), 15,
                      lambda: f"all to end\n{run}")
-        new = lambda: self.unlocked_folders() - before
+        new = lambda: unlocked_folders(memory) - before
         wait_for(lambda: not new(), 10, lambda: f"nothing to be left but {new()}")
-
-    def unlocked_folders(self):
-        """Agents' folders in memory that nobody alive holds; other tests may run their own."""
-        found = set()
-        for path in glob.glob("/dev/shm/hvdlaunch-??????"):
-            try:
-                folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            except OSError:
-                continue
-            try:
-                fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                found.add(path)
-            except BlockingIOError:
-                pass
-            finally:
-                os.close(folder)
-        return found
 
     def kill_on(self, run):
         """The part killed was none that ends the launch, or the launch began after it."""
