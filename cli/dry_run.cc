@@ -2,9 +2,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 
+#include "base/template.h"
 #include "cli/options.h"
-#include "launcher/host_spec.h"
+#include "supervisor/agent/environment.h"
 
 namespace hvd {
 
@@ -35,11 +37,30 @@ std::string shell_word(const std::string& word) {
 
 }  // namespace
 
-std::string dry_run_text(const RunCommand& command) {
-  std::string program;
-  for (const std::string& word : command.job.argv) {
-    program += (program.empty() ? "" : " ") + shell_word(word);
+namespace {
+
+// What the rank's first attempt would run. What it would resume from is asked of the hosts only
+// then: where there can be something, those names stay.
+std::string command_of(const Job& job, const Place& place, const std::string& host_name) {
+  StartAttempt start;
+  start.attempt = 1;
+  start.size = job.size;
+  std::map<std::string, std::string> values;
+  if (job.substitute) values = substitutes(start, place, host_name);
+  if (job.resume || !job.checkpoint_dir.empty()) {
+    values.erase("resume_from");
+    values.erase("resume_step");
   }
+  std::string text = shell_word(job.argv[0]);
+  for (size_t i = 1; i < job.argv.size(); ++i) {
+    text += " " + shell_word(fill_template(job.argv[i], values));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string dry_run_text(const RunCommand& command) {
   size_t width = std::string("host").size();
   for (const Host& host : command.job.hosts) width = std::max(width, host.name.size());
   const auto line = [width](auto rank, const std::string& host, auto local_rank,
@@ -50,7 +71,8 @@ std::string dry_run_text(const RunCommand& command) {
   for (const HostPlaces& places : command.placement) {
     const Host& host = command.job.hosts[places.host];
     for (const Place& place : places.places) {
-      text += line(place.rank, host.name, place.local_rank, program);
+      text +=
+          line(place.rank, host.name, place.local_rank, command_of(command.job, place, host.name));
     }
   }
   for (const Host& host : command.job.hosts) {

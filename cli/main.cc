@@ -12,6 +12,8 @@
 
 #include "base/exit_codes.h"
 #include "base/fd.h"
+#include "base/gpu_view.h"
+#include "base/machine.h"
 #include "cli/options.h"
 #include "launcher/detach.h"
 #include "launcher/job_file.h"
@@ -21,6 +23,7 @@
 #include "launcher/survey.h"
 #include "launcher/terminal_text.h"
 #include "supervisor/agent/agent.h"
+#include "supervisor/machines.h"
 
 namespace hvd {
 
@@ -68,21 +71,33 @@ int launch_detached(const RunCommand& command) {
       });
 }
 
+// The plan, and what would keep the run from starting as far as it is known without asking.
+int dry_run(const RunCommand& command, std::vector<KnownMachine> known) {
+  AgentHello own;
+  own.gpus = visible_gpus(count_gpus());
+  for (uint32_t host = 0; host < command.job.hosts.size(); ++host) {
+    if (command.job.hosts[host].local) known.push_back({host, own});
+  }
+  if (const int code = print(dry_run_text(command)); code != 0) return code;
+  const std::string shortages = gpu_shortages(command.job, known, command.placement);
+  return shortages.empty() ? 0 : fail(shortages, kExitUsage);
+}
+
 int run(RunCommand command) {
   for (const std::string& notice : command.notices) {
     if (command.settings.verbosity >= 0) fail(notice, 0);
   }
   command.job.id = new_job_id();
+  std::vector<KnownMachine> known;
   if (!command.unsized.empty()) {
     const auto told = survey(command.job, command.unsized, command.settings.accept_new_host_keys);
     if (!told) return fail(told.error().text, kExitNoHosts);
+    for (size_t i = 0; i < told->size(); ++i) known.push_back({command.unsized[i], (*told)[i]});
     if (const Status placed = place_ranks(command, *told); !placed) {
       return fail(placed.error().text, kExitUsage);
     }
   }
-  if (command.dry_run) {
-    return print(dry_run_text(command));
-  }
+  if (command.dry_run) return dry_run(command, std::move(known));
   if (!command.settings.log_dir.empty()) {
     const Result<uint32_t> before = claim_log_folder(command.settings.log_dir);
     if (!before) return fail(before.error().text, kExitUsage);

@@ -27,13 +27,16 @@ std::string enumeration(const std::vector<std::string>& names) {
 
 }  // namespace
 
-uint32_t gpus_of(const Job& job, const KnownMachine& machine) {
-  const Host& host = job.hosts[machine.host];
+std::optional<uint32_t> declared_gpus(const Job& job, const Host& host) {
   const std::string* visible = find_variable(job.set, "CUDA_VISIBLE_DEVICES");
   if (visible == nullptr) visible = find_variable(host.env, "CUDA_VISIBLE_DEVICES");
   if (visible != nullptr) return static_cast<uint32_t>(gpu_view(*visible, 0).size());
   if (!host.gpus.empty()) return static_cast<uint32_t>(host.gpus.size());
-  return machine.hello.gpus;
+  return std::nullopt;
+}
+
+uint32_t gpus_of(const Job& job, const KnownMachine& machine) {
+  return declared_gpus(job, job.hosts[machine.host]).value_or(machine.hello.gpus);
 }
 
 std::string gpu_shortage(const Job& job, const KnownMachine& machine, uint32_t ranks) {
@@ -49,6 +52,21 @@ std::string gpu_shortage(const Job& job, const KnownMachine& machine, uint32_t r
   return name + ": " + counted(ranks, "slot") + ", " + counted(gpus, "GPU") +
          ": two ranks would share one; --gpus-per-rank 0 hides the GPUs from the ranks, "
          "--oversubscribe lets them share";
+}
+
+std::string gpu_shortages(const Job& job, const std::vector<KnownMachine>& machines,
+                          const Placement& placement) {
+  std::string shortages;
+  for (const HostPlaces& places : placement) {
+    const auto known = std::find_if(machines.begin(), machines.end(),
+                                    [&](const KnownMachine& m) { return m.host == places.host; });
+    if (known == machines.end() && !declared_gpus(job, job.hosts[places.host])) continue;
+    const std::string shortage =
+        gpu_shortage(job, known == machines.end() ? KnownMachine{places.host, {}} : *known,
+                     static_cast<uint32_t>(places.places.size()));
+    if (!shortage.empty()) shortages += (shortages.empty() ? "" : "\n") + shortage;
+  }
+  return shortages;
 }
 
 bool same_machine(const AgentHello& a, const AgentHello& b) {

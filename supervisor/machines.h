@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,19 @@ struct KnownMachine {
   AgentHello hello;
 };
 
-// How many GPUs the ranks of this host see: its `gpus`, a CUDA_VISIBLE_DEVICES that the user set,
-// else what a login there sees.
+// How many GPUs the ranks of this host see: a CUDA_VISIBLE_DEVICES that the user set, else its
+// `gpus`; nothing where only the host itself can tell.
+std::optional<uint32_t> declared_gpus(const Job& job, const Host& host);
+// The same, or else what a login there sees.
 uint32_t gpus_of(const Job& job, const KnownMachine& machine);
 
 // Why `ranks` ranks cannot have the GPUs they need there, as a sentence; empty if they can. A host
 // without GPUs is asked for none, unless gpus_per_rank says so.
 std::string gpu_shortage(const Job& job, const KnownMachine& machine, uint32_t ranks);
+
+// The shortages of a plan, a line each, as far as the machines are known or their GPUs declared.
+std::string gpu_shortages(const Job& job, const std::vector<KnownMachine>& machines,
+                          const Placement& placement);
 
 // Boot id and network namespace are known and equal.
 bool same_machine(const AgentHello& a, const AgentHello& b);

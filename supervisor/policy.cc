@@ -217,13 +217,10 @@ void Policy::gather_failed() {
 // What the hosts turned out to be is held against the plan before anything starts there.
 bool Policy::check_machines(Time now) {
   std::vector<KnownMachine> machines;
-  std::string shortages;
   for (const HostPlaces& places : placement_) {
     machines.push_back({places.host, hosts_[places.host].hello});
-    const std::string shortage =
-        gpu_shortage(job_, machines.back(), static_cast<uint32_t>(places.places.size()));
-    if (!shortage.empty()) shortages += (shortages.empty() ? "" : "\n") + shortage;
   }
+  const std::string shortages = gpu_shortages(job_, machines, placement_);
   if (!shortages.empty()) {
     setup_failed(shortages, now);
     return false;

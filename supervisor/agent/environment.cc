@@ -175,18 +175,22 @@ std::vector<std::string> compose_environment(const StartAttempt& start, const Pl
   return words;
 }
 
+std::map<std::string, std::string> substitutes(const StartAttempt& start, const Place& place,
+                                               const std::string& host_name) {
+  const bool resumed = !start.resume_from.empty();
+  return {{"rank", std::to_string(place.rank)},
+          {"local_rank", std::to_string(place.local_rank)},
+          {"size", std::to_string(start.size)},
+          {"host", host_name},
+          {"attempt", std::to_string(start.attempt)},
+          {"resume_from", start.resume_from},
+          {"resume_step", resumed ? std::to_string(start.resume_step) : ""}};
+}
+
 std::vector<std::string> compose_arguments(const StartAttempt& start, const Place& place,
                                            const std::string& host_name) {
   if (!start.substitute) return start.argv;
-  const bool resumed = !start.resume_from.empty();
-  const std::map<std::string, std::string> values = {
-      {"rank", std::to_string(place.rank)},
-      {"local_rank", std::to_string(place.local_rank)},
-      {"size", std::to_string(start.size)},
-      {"host", host_name},
-      {"attempt", std::to_string(start.attempt)},
-      {"resume_from", start.resume_from},
-      {"resume_step", resumed ? std::to_string(start.resume_step) : ""}};
+  const auto values = substitutes(start, place, host_name);
   std::vector<std::string> argv = start.argv;
   for (size_t i = 1; i < argv.size(); ++i) argv[i] = fill_template(argv[i], values);
   return argv;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,9 +36,12 @@ struct WorkerSurroundings {
 std::vector<std::string> compose_environment(const StartAttempt& start, const Place& place,
                                              const WorkerSurroundings& around);
 
-// The program and its arguments; with StartAttempt.substitute {rank}, {local_rank}, {size}, {host},
-// {attempt}, {resume_from} and {resume_step} in the arguments are replaced, the last two by nothing
-// when the attempt starts fresh.
+// What --substitute puts in place of {rank}, {host} and so on. The values of {resume_from} and
+// {resume_step} are empty when the attempt starts fresh.
+std::map<std::string, std::string> substitutes(const StartAttempt& start, const Place& place,
+                                               const std::string& host_name);
+// The program and its arguments; with StartAttempt.substitute the names in the arguments are
+// replaced.
 std::vector<std::string> compose_arguments(const StartAttempt& start, const Place& place,
                                            const std::string& host_name);
 

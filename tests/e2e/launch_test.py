@@ -230,6 +230,22 @@ class WorkerTest(Case):
         run = self.launch("-np", "1", "echo", "-np", "9", "--frob", "--")
         self.assertEqual(lines_of(run.out), [(0, "-np 9 --frob --")])
 
+    def test_a_dry_run_shows_what_the_run_does(self):
+        words = "{rank}/{size} {local_rank}@{host} {attempt} <{resume_from}{resume_step}>"
+        job = ("--transport", "local", "-H", "a:2,b:1", "--substitute", "echo", words)
+        plan = self.launch(*job[:-2], "--dry-run", *job[-2:])
+        self.assert_code(plan, 0)
+        planned = re.findall(r"(?m)^(\d)  +(\w) +\d +echo '(.*)'$", plan.out)
+        said = re.findall(r"(?m)^(\d)@(\w): (.*)$", self.launch(*job).out)
+        self.assertEqual(len(planned), 3, plan.out)
+        self.assertEqual(planned, sorted(said))
+        hosts = self.write("gpus.toml", '[[host]]\nname = "localhost"\ngpus = [0, 1]\n')
+        for option in ((), ("--gpus-per-rank", "1")):
+            job = ("-H", hosts, "-N", "3", "--oversubscribe", *option, "true")
+            plan, run = self.launch("--dry-run", *job), self.launch(*job)
+            self.assertEqual((plan.code, run.code), (2, 2) if option else (0, 0))
+            self.assertEqual(plan.err, "".join(l for l in run.err.splitlines(True) if "exit code" not in l))
+
     def test_standard_input_may_be_closed(self):
         run = self.start("-np", "1", "cat", stdin=None, preexec_fn=lambda: os.close(0)).wait()
         self.assert_code(run, 0)

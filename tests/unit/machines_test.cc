@@ -60,6 +60,22 @@ TEST_CASE("j5: more ranks than GPUs") {
   CHECK(gpu_shortage(job, machine(1, 0), 1) == "h2: 1 rank with 2 GPUs each do not fit its 0 GPUs");
   job.gpus_per_rank = 0;
   CHECK(gpu_shortage(job, machine(1, 1), 64).empty());
+  // Of a plan, as far as it can be known without asking.
+  job = Job();
+  for (const char* name : {"a", "b", "c"}) job.hosts.emplace_back().name = name;
+  for (Host& host : job.hosts) host.slots = 2;
+  job.hosts[1].gpus = {"0"};
+  const Placement placement = *place(job.hosts, 6);
+  const std::string of_b = "b: 2 slots, 1 GPU: two ranks";
+  CHECK(gpu_shortages(job, {}, placement).starts_with(of_b));
+  CHECK(gpu_shortages(job, {{0, {}}}, placement).starts_with(of_b));
+  const std::string both = gpu_shortages(job, {machine(2, 1)}, placement);
+  CHECK(both.starts_with(of_b));
+  CHECK(both.find("\nc: 2 slots, 1 GPU") != std::string::npos);
+  job.hosts[1].gpus.clear();
+  CHECK(gpu_shortages(job, {}, placement).empty());
+  job.gpus_per_rank = 1;
+  CHECK(gpu_shortages(job, {}, placement).empty());
 }
 
 TEST_CASE("j4: the view that is asked for is the one that counts") {

@@ -708,6 +708,18 @@ TEST_CASE("the plan as a table") {
         "rank  host  local rank  command\n"
         "0     a     0           true\n"
         "-     s     -           (spare)\n");
+  const std::string names =
+      "{rank}/{size} {local_rank}@{host} {attempt} <{resume_from}{resume_step}> {x}";
+  const auto row = [&](std::vector<std::string> options) {
+    options.insert(options.end(), {"-np", "3", "-H", "h1:2,h2:2", "{rank}", names});
+    const std::string text = dry_run_text(run(options));
+    return text.substr(text.rfind("2     h2"));
+  };
+  const std::string as_it_is = "2     h2    0           '{rank}' '" + names + "'\n";
+  CHECK(row({}) == as_it_is);
+  CHECK(row({"--substitute"}) == "2     h2    0           '{rank}' '2/3 0@h2 1 <> {x}'\n");
+  CHECK(row({"--substitute", "--checkpoint-dir", "/c"}) ==
+        "2     h2    0           '{rank}' '2/3 0@h2 1 <{resume_from}{resume_step}> {x}'\n");
 }
 
 TEST_CASE("a1: the same plan for six spellings of a host file") {
