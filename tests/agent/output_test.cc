@@ -96,6 +96,39 @@ TEST_CASE("a stop does not wait for credit, and the output that was left comes l
   CHECK(agent.take_output(0, Stream::out, 2) == "next");
 }
 
+TEST_CASE(
+    "what nobody takes of earlier attempts is dropped beyond 64 MiB, oldest first, and ended") {
+  AgentProcess agent;
+  agent.greet();
+  constexpr uint32_t kRanks = 8, kAttempts = 5;  // 16 MiB each
+  for (uint32_t attempt = 1; attempt <= kAttempts; ++attempt) {
+    StartAttempt start = agent.attempt({HVD_TEST_WORKER, "fill"}, kRanks, attempt);
+    start.credit = 0;
+    agent.send(start);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      agent.expect<WorkerEnded>([&](const WorkerEnded& e) { return e.attempt == attempt; });
+    }
+    agent.send(StopAttempt{attempt, 0, false, 0, ""});
+    agent.expect<AttemptStopped>();
+    CHECK(agent.count<OutputEnd>() == (attempt < kAttempts ? 0 : 2 * kRanks));
+  }
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      agent.expect<OutputEnd>([&](const OutputEnd& e) {
+        return e.attempt == 1 && e.rank == rank && e.stream == stream;
+      });
+    }
+  }
+  CHECK(agent.expect<AgentNotice>().text ==
+        "output of earlier attempts was dropped: nobody took it");
+  // Credit that was under way is nothing; the rest is there.
+  agent.send(Credit{1, 0, Stream::out, kMebibyte});
+  agent.send(Credit{2, 0, Stream::out, kMebibyte});
+  CHECK(agent.expect<OutputEnd>().attempt == 2);
+  CHECK(agent.take_output(0, Stream::out, 1).empty());
+  CHECK(agent.take_output(0, Stream::out, 2) == std::string(kMebibyte, 'x'));
+}
+
 TEST_CASE("a launcher that does not read slows workers, and the agent stays within its bounds") {
   AgentProcess agent({.silence = 60s});
   agent.greet();

@@ -2,8 +2,9 @@
 // happened, one line each.
 //
 //   join   join-attempt N   step N   shrink   exchange ROUND BLOB   exchange-all   saved STEP abort
-//   CODE finalize await-failure   garbage   eof   notify TEXT   listen   say TEXT   wait   exit
-//   CODE
+//   CODE finalize await-failure   garbage   eof   notify TEXT   listen   say TEXT   fill   wait
+//   exit CODE
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -35,6 +36,15 @@ uint32_t number(const char* name) {
 
 void say(const std::string& line) {
   static_cast<void>(write_all(1, line + "\n"));
+}
+
+// As much as the two pipes can hold, which are made as large as they get.
+void fill() {
+  for (const int fd : {1, 2}) {
+    fcntl(fd, F_SETPIPE_SZ, 1 << 20);
+    static_cast<void>(
+        write_all(fd, std::string(static_cast<size_t>(fcntl(fd, F_GETPIPE_SZ)), 'x')));
+  }
 }
 
 class TestWorker {
@@ -202,6 +212,7 @@ int main(int argc, char** argv) {
     if (verb == "notify") worker.notify(next(i));
     if (verb == "listen") worker.listen_on_master_port();
     if (verb == "say") say(next(i));
+    if (verb == "fill") fill();
     if (verb == "wait") pause();
     if (verb == "exit") return static_cast<int>(next_number(i));
   }
