@@ -23,7 +23,7 @@ if child == 0:
     os.tcsetpgrp(0, os.getpid())
     signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     os.execvp(sys.argv[1], sys.argv[1:])
-print("child", child, flush=True)
+os.write(1, b"child %d\n" % child)  # at once: what it starts writes here too
 while True:
     pid, status = os.waitpid(child, os.WUNTRACED | os.WCONTINUED)
     if os.WIFSTOPPED(status):
