@@ -202,6 +202,8 @@ struct CloseProof {
 struct StartAttempt {
   uint32_t attempt = 0;
   uint32_t size = 0, host_rank = 0, host_count = 0;
+  // Where several hosts are one machine: all its ranks, and how many of them come before ours.
+  uint32_t machine_size = 0, machine_first = 0;
   uint32_t previous_size = 0;  // ranks of the attempt before, 0 in the first
   uint32_t max_restarts = 0;
   std::vector<Place> places;      // this host's ranks, by local rank
@@ -229,11 +231,12 @@ struct StartAttempt {
   uint32_t input_rank = 0;
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.attempt, m.size, m.host_rank, m.host_count, m.previous_size, m.max_restarts, m.places,
-      m.argv, m.substitute, m.workdir, m.binding, m.split_gpus, m.gpus_per_rank, m.forwarded, m.set,
-      m.data_address, m.data_card, m.master_address, m.master_port, m.free_port, m.secret,
-      m.checkpoint_dir, m.checkpoint_every, m.resume_from, m.resume_step, m.reached_step,
-      m.restart_reason, m.credit, m.input, m.input_rank);
+    v(m.attempt, m.size, m.host_rank, m.host_count, m.machine_size, m.machine_first,
+      m.previous_size, m.max_restarts, m.places, m.argv, m.substitute, m.workdir, m.binding,
+      m.split_gpus, m.gpus_per_rank, m.forwarded, m.set, m.data_address, m.data_card,
+      m.master_address, m.master_port, m.free_port, m.secret, m.checkpoint_dir, m.checkpoint_every,
+      m.resume_from, m.resume_step, m.reached_step, m.restart_reason, m.credit, m.input,
+      m.input_rank);
   }
 };
 

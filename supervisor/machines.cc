@@ -100,7 +100,13 @@ std::string thread_shares(const Job& job, const std::vector<KnownMachine>& machi
                                       [&](const KnownMachine& m) { return m.host == places.host; });
     const Host& host = job.hosts[places.host];
     if (machine == machines.end() || find_variable(host.env, name)) continue;
-    const auto ranks = static_cast<uint32_t>(places.places.size());
+    uint32_t ranks = 0;
+    for (const HostPlaces& other : placement) {
+      const bool shares = std::any_of(machines.begin(), machines.end(), [&](const KnownMachine& m) {
+        return m.host == other.host && same_machine(m.hello, machine->hello);
+      });
+      if (other.host == places.host || shares) ranks += static_cast<uint32_t>(other.places.size());
+    }
     std::string& hosts = hosts_by_share[std::max(1u, machine->hello.cores / ranks)];
     hosts += (hosts.empty() ? "" : ", ") + host.name;
   }

@@ -284,6 +284,13 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.size = job_.size;
   m.host_rank = places.host_rank;
   m.host_count = static_cast<uint32_t>(placement_.size());
+  for (const HostPlaces& other : placement_) {
+    const auto ranks = static_cast<uint32_t>(other.places.size());
+    const bool same = same_machine(hosts_[other.host].hello, hosts_[places.host].hello);
+    if (other.host != places.host && !same) continue;
+    m.machine_size += ranks;
+    if (other.host_rank < places.host_rank) m.machine_first += ranks;
+  }
   m.previous_size = previous_size_;
   m.max_restarts = restart_limit();
   m.places = places.places;

@@ -42,7 +42,9 @@ Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, Start
     workers_.push_back(std::make_unique<Worker>(poller, workers_.size(), start_, place));
     std::optional<SpawnFailure> failure;
     if (topology) {
-      around.processors = processors_of(*topology, start_.binding, place.local_rank, local_size);
+      around.processors =
+          processors_of(*topology, start_.binding, start_.machine_first + place.local_rank,
+                        std::max(start_.machine_size, local_size));
       failure = workers_.back()->start(start_, around, folder);
     } else {
       failure = SpawnFailure{"it cannot be bound: " + topology.error().text, 126};

@@ -19,7 +19,7 @@ struct Topology {
 };
 Result<Topology> read_topology();
 
-// The processors of one rank among `local_size` of this host. Pure. core: an equal run of
+// The processors of one rank among `local_size` of this machine. Pure. core: an equal run of
 // neighbouring cores, one shared with neighbours if there are fewer cores than ranks; numa: one
 // node, ranks in equal runs over the nodes; none: empty, no restriction.
 Processors processors_of(const Topology& topology, Binding binding, uint32_t local_rank,

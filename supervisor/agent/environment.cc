@@ -140,7 +140,8 @@ void add_system(Environment& out, const StartAttempt& start, const Place& place,
   put(out, "PWD", around.workdir);
   put_if_said(out, "NOTIFY_SOCKET", around.notify_socket);
   if (out.find("OMP_NUM_THREADS") == out.end()) {
-    const size_t share = around.cores / std::max<size_t>(1, start.places.size());
+    const size_t share =
+        around.cores / std::max<size_t>({1, start.machine_size, start.places.size()});
     put(out, "OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, share)));
   }
   // A program that knows it writes into a pipe would hold its lines back for minutes.

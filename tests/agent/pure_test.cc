@@ -86,6 +86,16 @@ TEST_CASE("a worker is told its place in every family") {
   CHECK(c.get("PWD") == "/data");
 }
 
+TEST_CASE("a2: ranks of one machine share its cores under all its names") {
+  Case c;
+  c.around.cores = 16;
+  CHECK(c.get("OMP_NUM_THREADS") == "4");
+  c.start.machine_size = 8;
+  CHECK(c.get("OMP_NUM_THREADS") == "2");
+  c.start.machine_size = 4;
+  CHECK(c.get("OMP_NUM_THREADS") == "4");
+}
+
 TEST_CASE("c3: the proven card is told to NCCL, gloo and Horovod, unless the user named another") {
   Case c;
   for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"}) {

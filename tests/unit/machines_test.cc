@@ -115,8 +115,11 @@ TEST_CASE("what is unknown of two machines does not make them one") {
 TEST_CASE("j7: the threads a rank is given are told, unless the user set them") {
   Job job = job_on({"h1", "h2", "h3"});
   const Placement placement = {{0, 0, {{0, 0, 0, 1}, {1, 1, 0, 1}}}, {1, 1, {{2, 0, 0, 1}}}};
-  const std::vector<KnownMachine> machines = {machine(0, 0), machine(1, 0)};
+  const std::vector<KnownMachine> machines = {machine(0, 0), machine(1, 0, "other")};
   CHECK(thread_shares(job, machines, placement) == "4 on h1; 8 on h2");
+  // Two names of one machine share its cores.
+  CHECK(thread_shares(job, {machine(0, 0, "x", 1), machine(1, 0, "x", 1)}, placement) ==
+        "2 on h1, h2");
   job.hosts[0].env = {{"OMP_NUM_THREADS", "3"}};
   CHECK(thread_shares(job, machines, placement) == "8 on h2");
   job.forwarded = {{"OMP_NUM_THREADS", "1"}};

@@ -236,6 +236,21 @@ TEST_CASE("a job without faults starts each host once and ends with 0") {
   CHECK(scene.count<Finish>() == 1);
 }
 
+TEST_CASE("a2: hosts that are one machine are told of each other's ranks") {
+  for (const bool one_machine : {true, false}) {
+    Scene scene(3);
+    scene.one_machine = one_machine;
+    scene.start();
+    for (uint32_t host = 0; host < 3; ++host) scene.up(host);
+    scene.answer();
+    REQUIRE(scene.starts.size() == 3);
+    for (uint32_t host = 0; host < 3; ++host) {
+      CHECK(scene.starts[host].machine_size == (one_machine ? 6 : 2));
+      CHECK(scene.starts[host].machine_first == (one_machine ? 2 * host : 0));
+    }
+  }
+}
+
 TEST_CASE("a host's devices and variables go to its ranks, then the job's") {
   Scene scene(1);
   scene.job.hosts[0].gpus = {"0", "GPU-8f2c"};
