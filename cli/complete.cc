@@ -24,6 +24,14 @@ void set_variable(Variables& variables, const std::string& name, const std::stri
   variables.emplace_back(name, value);
 }
 
+// What `auto` came to.
+void count_slots(Host& host, uint32_t slots) {
+  const uint32_t most = host.max_slots == 0 ? kMostSlots : host.max_slots;
+  host.slots = std::clamp(slots, 1u, most);
+  host.slots_auto = false;
+  host.slots_given = true;
+}
+
 uint32_t own_slots(const Machine& machine) {
   return std::max(1u, machine.gpus > 0 ? machine.gpus : machine.cores);
 }
@@ -155,6 +163,10 @@ Status limit_slots(Host& host, const Asked& asked) {
                  std::to_string(host.slots) + (host.slots == 1 ? " slot of " : " slots of ") +
                  host.name + " (" + host.source + "); --oversubscribe allows it"};
   }
+  const std::string wrong = slots_above_limit(wanted, host.max_slots);
+  if (!wrong.empty()) {
+    return Error{"--slots-per-host: " + host.name + " (" + host.source + "): " + wrong};
+  }
   host.slots = wanted;
   host.slots_auto = false;
   return Ok{};
@@ -173,9 +185,8 @@ Status choose_slots(Job& job, const Asked& asked, const Machine& machine,
       unsized.push_back(index);
       continue;
     }
-    host.slots = host.gpus.empty() ? own_slots(machine) : static_cast<uint32_t>(host.gpus.size());
-    host.slots_auto = false;
-    host.slots_given = true;
+    count_slots(host,
+                host.gpus.empty() ? own_slots(machine) : static_cast<uint32_t>(host.gpus.size()));
   }
   return Ok{};
 }
@@ -186,14 +197,16 @@ uint64_t all_slots(const Job& job) {
   return slots;
 }
 
-// Gives every host in turn one slot more until the ranks fit.
+bool may_grow(const Host& host) {
+  return !host.spare && (host.max_slots == 0 || host.slots < host.max_slots);
+}
+
+// Gives every host in turn one slot more until the ranks fit or no host may have more.
 void spread(Job& job) {
   uint64_t missing = job.size - std::min<uint64_t>(job.size, all_slots(job));
-  const bool somewhere =
-      std::any_of(job.hosts.begin(), job.hosts.end(), [](const Host& host) { return !host.spare; });
-  while (missing > 0 && somewhere) {
+  while (missing > 0 && std::any_of(job.hosts.begin(), job.hosts.end(), may_grow)) {
     for (Host& host : job.hosts) {
-      if (host.spare || missing == 0) continue;
+      if (missing == 0 || !may_grow(host)) continue;
       ++host.slots;
       --missing;
     }
@@ -217,8 +230,10 @@ Result<Placement> choose_size(Job& job, const Asked& asked) {
   const std::string place =
       asked.size ? asked.size_source + " " + std::to_string(job.size) + ": " : "";
   const bool few = all_slots(job) > 0;
-  return Error{place + placement.error().text +
-               (few ? "; --oversubscribe allows more ranks than slots" : "")};
+  const char* way_out = !few                  ? ""
+                        : asked.oversubscribe ? "; max_slots is their limit"
+                                              : "; --oversubscribe allows more ranks than slots";
+  return Error{place + placement.error().text + way_out};
 }
 
 Status choose_variables(Job& job, const Asked& asked, const Surroundings& surroundings,
@@ -406,9 +421,7 @@ Status place_ranks(RunCommand& command, const std::vector<AgentHello>& told) {
   HVD_CHECK(told.size() == command.unsized.size());
   for (size_t i = 0; i < told.size(); ++i) {
     Host& host = command.job.hosts[command.unsized[i]];
-    host.slots = std::clamp(told[i].gpus > 0 ? told[i].gpus : told[i].cores, 1u, kMostSlots);
-    host.slots_auto = false;
-    host.slots_given = true;
+    count_slots(host, told[i].gpus > 0 ? told[i].gpus : told[i].cores);
   }
   command.unsized.clear();
   auto placement = choose_size(command.job, command.asked);

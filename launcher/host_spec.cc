@@ -263,6 +263,12 @@ Status parse_slots(std::string_view text, HostSpec& spec) {
   return Ok{};
 }
 
+std::string slots_above_limit(uint32_t slots, uint32_t max_slots) {
+  if (max_slots == 0 || slots <= max_slots) return "";
+  return std::to_string(slots) + " slots are above the host's max_slots, " +
+         std::to_string(max_slots);
+}
+
 Result<HostSpec> parse_host_spec(std::string_view text) {
   HostSpec spec;
   const size_t at = text.rfind('@');
@@ -312,6 +318,7 @@ void add_hosts(const HostSpec& spec, const std::string& source, std::vector<Host
     host.slots = spec.slots.value_or(1);
     host.slots_given = spec.slots.has_value();
     host.slots_auto = spec.slots_auto;
+    host.max_slots = spec.max_slots.value_or(0);
     host.source = source;
     hosts.push_back(std::move(host));
   }

@@ -24,6 +24,7 @@ struct HostSpec {
   std::vector<std::string> names;  // ranges expanded, IPv6 without brackets
   std::optional<uint32_t> slots;
   bool slots_auto = false;
+  std::optional<uint32_t> max_slots;
 };
 Result<HostSpec> parse_host_spec(std::string_view text);
 
@@ -35,6 +36,9 @@ void add_hosts(const HostSpec& spec, const std::string& source, std::vector<Host
 
 // Reads "4" or "auto" into the spec's slots.
 Status parse_slots(std::string_view text, HostSpec& spec);
+
+// Why a host cannot have so many slots, or nothing; a limit of 0 is none.
+std::string slots_above_limit(uint32_t slots, uint32_t max_slots);
 
 // "gpu[01-03,07]" -> gpu01 gpu02 gpu03 gpu07. A bound with a leading zero sets the width; several
 // brackets multiply, the last one running fastest. A bracketed IPv6 address loses its brackets.

@@ -69,6 +69,10 @@ Status read_slots(const TomlEntry& entry, HostDraft& draft) {
   return assign(draft.host.slots, read_whole(entry, 1, kMostSlots));
 }
 
+Status read_max_slots(const TomlEntry& entry, HostDraft& draft) {
+  return assign(draft.host.max_slots, read_whole(entry, 1, kMostSlots));
+}
+
 Result<std::string> read_gpu(const toml::node& node, const std::string& place) {
   if (const toml::value<int64_t>* index = node.as_integer()) {
     if (index->get() >= 0 && index->get() <= kHighestGpu) return std::to_string(index->get());
@@ -171,6 +175,7 @@ constexpr Key kKeys[] = {
     {"user", HostKeys::defaults, read_user},
     {"identity", HostKeys::defaults, read_identity},
     {"slots", HostKeys::defaults, read_slots},
+    {"max-slots", HostKeys::defaults, read_max_slots},
     {"gpus", HostKeys::defaults, read_gpus},
     {"env", HostKeys::defaults, read_env},
     {"workdir", HostKeys::defaults, read_workdir},
@@ -233,6 +238,8 @@ Result<std::vector<Host>> hosts_of(const HostDraft& draft) {
   }
   const auto names = checked_names(draft.host.name, draft.name_at);
   if (!names) return names.error();
+  const std::string wrong = slots_above_limit(draft.host.slots, draft.host.max_slots);
+  if (!wrong.empty()) return Error{draft.name_at + ": " + wrong};
   std::vector<std::string> addresses = *names;
   if (!draft.address.empty()) {
     auto given = checked_names(draft.address, draft.address_at);

@@ -46,25 +46,42 @@ std::vector<Word> words_of(std::string_view line) {
   return words;
 }
 
-// `key = value` pairs after the host. Only slots mean anything here.
+Status read_max_slots(std::string_view text, HostSpec& spec) {
+  const auto slots = parse_count(text, 1, kMostSlots);
+  if (!slots) {
+    return Error{"max_slots " + in_quotes(text) + ": expected a whole number from 1 to " +
+                 std::to_string(kMostSlots)};
+  }
+  spec.max_slots = static_cast<uint32_t>(*slots);
+  return Ok{};
+}
+
+// `key = value` pairs after the host.
 Status read_keys(const std::vector<Word>& words, const std::string& line_at, HostSpec& spec) {
   for (size_t i = 1; i < words.size(); i += 3) {
+    const std::string_view key = words[i].text;
     const std::string at = line_at + ":" + std::to_string(words[i].column) + ": ";
-    if (words[i].text != "slots") {
-      return Error{at + "unknown word " + in_quotes(words[i].text) + " after the host" +
-                   suggestion(words[i].text, {"slots"})};
+    if (key != "slots" && key != "max_slots" && key != "max-slots") {
+      return Error{at + "unknown word " + in_quotes(key) + " after the host" +
+                   suggestion(key, {"slots", "max_slots"})};
     }
     if (i + 2 >= words.size() || words[i + 1].text != "=") {
-      return Error{at + "slots without a number: expected slots=4"};
+      return Error{at + std::string(key) + " without a number: expected " + std::string(key) +
+                   "=4"};
     }
-    if (spec.slots || spec.slots_auto) return Error{at + "slots are given twice"};
-    const Status status = parse_slots(words[i + 2].text, spec);
+    const bool limit = key != "slots";
+    if (limit ? spec.max_slots.has_value() : spec.slots || spec.slots_auto) {
+      return Error{at + std::string(key) + " are given twice"};
+    }
+    const std::string_view value = words[i + 2].text;
+    const Status status = limit ? read_max_slots(value, spec) : parse_slots(value, spec);
     if (!status) {
       return Error{line_at + ":" + std::to_string(words[i + 2].column) + ": " +
                    status.error().text};
     }
   }
-  return Ok{};
+  const std::string wrong = slots_above_limit(spec.slots.value_or(1), spec.max_slots.value_or(0));
+  return wrong.empty() ? Status(Ok{}) : Error{line_at + ":1: " + wrong};
 }
 
 Status read_line(std::string_view line, const std::string& line_at, std::vector<Host>& hosts) {

@@ -104,6 +104,7 @@ void write_host(const Host& host, Writer& out) {
   out.text_if("identity", host.identity);
   if (!host.gpus.empty()) out.line("gpus", toml_strings(host.gpus));
   out.number("slots", host.slots);
+  if (host.max_slots != 0) out.number("max-slots", host.max_slots);
   out.flag("slots-given", host.slots_given);
   out.flag("slots-auto", host.slots_auto);
   if (!host.env.empty()) out.line("env", toml_table(host.env));

@@ -19,6 +19,7 @@ struct Host {
   uint32_t slots = 1;
   bool slots_auto = false;        // slots = "auto": GPUs, else cores, asked of the host
   bool slots_given = false;       // the user wrote a number
+  uint32_t max_slots = 0;         // no more than this, whoever asks; 0: no limit
   std::vector<std::string> gpus;  // indices or UUIDs; empty: the host's own view
   Variables env;
   std::string workdir;  // empty: the job's

@@ -243,6 +243,32 @@ TEST_CASE("j3: more ranks than slots") {
   CHECK(hosts(run(Words{"-H", spare.path(), "--oversubscribe", "train"}).job) == "a:3 s:2");
 }
 
+TEST_CASE("j3: max_slots is the limit whoever asks for more") {
+  const HostFileOnDisk file("a slots=1 max_slots=2\nb slots=1\nc max-slots=2\n", ".txt");
+  const auto with = [&](Words options) {
+    Words words = {"-H", file.path()};
+    words.insert(words.end(), options.begin(), options.end());
+    words.emplace_back("train");
+    return words;
+  };
+  CHECK(hosts(run(with({})).job) == "a:1 b:1 c:1");
+  CHECK(hosts(run(with({"-np", "9", "--oversubscribe"})).job) == "a:2 b:5 c:2");
+  CHECK(error(with({"-N", "3", "--oversubscribe"})) ==
+        "--slots-per-host: a (" + file.path() + ":1:1): 3 slots are above the host's max_slots, 2");
+  const HostFileOnDisk toml(
+      "[defaults]\nmax-slots = 2\n[[host]]\nname = \"a\"\n[[host]]\nname = \"localhost\"\n"
+      "slots = \"auto\"\n");
+  const Job job = run(Words{"-H", toml.path(), "train"}).job;
+  CHECK(job.hosts[0].max_slots == 2);
+  CHECK(job.hosts[1].slots <= 2);
+  CHECK(error(Words{"-H", toml.path(), "-np", "5", "--oversubscribe", "train"}) ==
+        "--np 5: 5 ranks do not fit: the hosts have 4 slots (a: 2, localhost: 2); max_slots is "
+        "their limit");
+  const HostFileOnDisk wrong("[[host]]\nname = \"a\"\nslots = 3\nmax-slots = 2\n");
+  CHECK(error(Words{"-H", wrong.path(), "train"}) ==
+        wrong.path() + ":2:8: 3 slots are above the host's max_slots, 2");
+}
+
 TEST_CASE("slots: all of them by default, limited or made by --slots-per-host") {
   CHECK(run("-H h1:2,h2,h3:4 train").job.size == 7);
   CHECK(hosts(run("-N 2 -H h1:4,h2,h3:2 train").job) == "h1:2 h2:2 h3:2");
