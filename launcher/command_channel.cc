@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "base/buffer.h"
 #include "base/process.h"
 #include "launcher/pause.h"
 #include "launcher/terminal_text.h"
@@ -86,7 +87,8 @@ class CommandChannel final : public Channel {
   bool ended_ = false;
   std::optional<Time> linger_end_, next_try_;
   int tries_ = 0;
-  std::string unsent_, received_, diagnostics_, said_, reason_;
+  Buffer unsent_;
+  std::string received_, diagnostics_, said_, reason_;
   ChannelState state_ = ChannelState::opening;
   ChannelEnd end_ = ChannelEnd::refused;
 };
@@ -154,11 +156,10 @@ void CommandChannel::send(std::string_view bytes) {
 
 void CommandChannel::flush() {
   if (next_try_) return;
-  size_t sent = 0;
-  while (in_ && sent < unsent_.size()) {
-    const ssize_t n = write(in_.get(), unsent_.data() + sent, unsent_.size() - sent);
+  while (in_ && !unsent_.empty()) {
+    const ssize_t n = write(in_.get(), unsent_.view().data(), unsent_.size());
     if (n >= 0) {
-      sent += static_cast<size_t>(n);
+      unsent_.drop(static_cast<size_t>(n));
       continue;
     }
     if (errno == EINTR) continue;
@@ -167,7 +168,6 @@ void CommandChannel::flush() {
     poller_.forget(in_.get());
     in_.reset();
   }
-  unsent_.erase(0, sent);
   if (!in_) return unsent_.clear();
   poller_.watch(in_.get(), 0, {false, !unsent_.empty()});
 }
