@@ -1,0 +1,17 @@
+// faulty FAULT: a program with the fault that it is told to have, for the tests of the tests.
+#include <climits>
+#include <cstdio>
+#include <string>
+
+int main(int count, char** words) {
+  const std::string fault = count == 2 ? words[1] : "";
+  if (fault == "leak") return new int[10] == nullptr;
+  if (fault == "overflow") return INT_MAX - 10 + 10 * count;
+  if (fault == "address") {
+    const std::string* gone = new std::string(fault);
+    delete gone;
+    return gone->size() == 0;
+  }
+  std::fputs("faulty: no such fault\n", stderr);
+  return 0;
+}
