@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from harness import HVDLAUNCH, PROGRAMS, PYTHON, Case, kill, main, wait_for
+from harness import HVDLAUNCH, PROGRAMS, PYTHON, Case, kill, main, plain_build_only, wait_for
 
 SAVER = [PYTHON, f"{PROGRAMS}/saver.py"]
 
@@ -52,6 +52,7 @@ class CodesTest(EndingsCase):
                 self.assert_code(run, code)
         self.assertEqual(self.launch("-np", "2", "true").err, "")
 
+    @plain_build_only("AddressSanitizer's shadow needs more memory than the limit leaves")
     def test_f1_its_own_failure_is_125(self):
         def little_memory():
             resource.setrlimit(resource.RLIMIT_AS, (40 << 20, 40 << 20))
@@ -79,7 +80,7 @@ class CodesTest(EndingsCase):
         started = time.monotonic()
         run = self.launch("-np", "3", "--failure-grace", "1", "sh", "-c", script)
         self.assert_code(run, 1)
-        self.assertLess(time.monotonic() - started, 6)
+        self.assert_within(started, 6)
 
     def test_f5_zeros_beside_a_failure_are_no_success(self):
         script = ("trap 'exit 0' TERM; [ $HVD_ATTEMPT = 1 ] || exit 0;"
@@ -111,7 +112,7 @@ class StopTest(EndingsCase):
         kill(run.launcher, signal.SIGTERM)
         self.assert_speaker(run.wait(20), 143, "hvdlaunch")
         self.assertGreaterEqual(time.monotonic() - started, 1)
-        self.assertLess(time.monotonic() - started, 6)
+        self.assert_within(started, 6)
         self.assertEqual(self.saved(), [])
 
     def test_a_reader_that_is_gone_is_a_stop_in_order(self):
@@ -142,7 +143,7 @@ class StopTest(EndingsCase):
         started = time.monotonic()
         run = self.launch("-np", "2", "sh", "-c", "echo out; sleep 999 & (setsid sleep 998 &); exit 0")
         self.assert_code(run, 0)
-        self.assertLess(time.monotonic() - started, 5)
+        self.assert_within(started, 5)
         self.assertEqual(run.out.count("out"), 2)
         self.assertEqual(run.command.processes(), [])
 

@@ -35,9 +35,23 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 OUTER_TIMEOUT = 120
 
 
+def is_sanitized():
+    """The build under test has the sanitizers in it."""
+    with open(os.path.join(BUILD, "CMakeCache.txt")) as f:
+        return "HVD_SANITIZE:BOOL=ON\n" in f
+
+
+SANITIZED = is_sanitized()
+# All times that tests set are for a plain build. Code of the other is up to a hundred times as slow
+# where it goes through bytes, and a few times where it starts processes.
+SLOWNESS = 5 if SANITIZED else 1
+plain_build_only = lambda why: unittest.skipIf(SANITIZED, f"not in a build with sanitizers: {why}")
+
+
 def wait_for(condition, seconds, what):
-    """Returns condition()'s first true value; fails after so many seconds, naming `what` (a text, or
-    a function that gives one)."""
+    """Returns condition()'s first true value; fails after so many seconds of a plain build, naming
+    `what` (a text, or a function that gives one)."""
+    seconds *= SLOWNESS
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -476,6 +490,10 @@ class Case(unittest.TestCase):
 
     def assert_code(self, run, code):
         self.assertEqual(run.code, code, str(run))
+
+    def assert_within(self, started, seconds):
+        """It was at most so many seconds of a plain build ago."""
+        self.assertLess(time.monotonic() - started, seconds * SLOWNESS)
 
     def assert_nothing_left(self, seconds=10):
         """No process and no file of any launch of this test is there, soon."""

@@ -66,7 +66,7 @@ class AddressTest(LabCase):
         started = time.monotonic()
         places = self.works("h1:1,h2:1", 2)
         self.assertEqual(places, [["h1", "10.77.0.11"] + ["eth0"] * 3, ["h2", "10.77.0.11"] + ["eth0"] * 3])
-        self.assertLess(time.monotonic() - started, 10)
+        self.assert_within(started, 10)
         # Where the launcher's own way is of no use to ranks, another is, and no card's name decides it.
         for number, host in enumerate(("h1", "h2"), 1):
             self.lab.output(host, "ip", "addr", "add", f"10.88.0.{number}/24", "dev", "eth0", "label", "eth0:data")
@@ -166,7 +166,7 @@ class AddressTest(LabCase):
         started = time.monotonic()
         run = self.launch("-np", "3", "-H", "h1:1,h2:1,h3:1", "touch", "/srv/lab/started")
         self.assert_code(run, 69)
-        self.assertLess(time.monotonic() - started, 15)
+        self.assert_within(started, 15)
         self.assertRegex(run.err, r"h1 -> h2 at 10\.77\.0\.12:\d+ \(eth0\): no answer within 5 s")
         self.assertRegex(run.err, r"h2 -> h1 at 10\.77\.0\.11:\d+ \(eth0\): no answer within 5 s")
         self.assertNotRegex(run.err, "h3 ->|-> h3")

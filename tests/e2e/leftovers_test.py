@@ -12,7 +12,7 @@ import subprocess
 import time
 import unittest
 
-from harness import (HVDLAUNCH, PROGRAMS, PYTHON, Case, cgroup_root, descendants, is_alive, kill, main,
+from harness import (HVDLAUNCH, PROGRAMS, PYTHON, SLOWNESS, Case, cgroup_root, descendants, is_alive, kill, main,
                      unlocked_folders, wait_for)
 
 # Children in sessions of their own whose parents are gone, which ignore TERM.
@@ -222,14 +222,14 @@ class SweepTest(Case):
 
 
 def memory_group():
-    """A memory cgroup of 64 MB, and how it is called, or nothing."""
+    """A memory cgroup of 64 MB, and how it is called, or nothing. What the sanitizers keep must fit too."""
     name = f"hvd-test-{os.getpid()}"
     for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         path = f"{root}/{name}"
         try:
             os.mkdir(path)
             with open(f"{path}/{limit}", "w") as f:
-                f.write("64M")
+                f.write(f"{64 * SLOWNESS}M")
             return path
         except OSError:
             if os.path.isdir(path):
@@ -238,7 +238,7 @@ def memory_group():
 
 
 class MemoryTest(Case):
-    HUNGRY = "x = bytearray(300 << 20); import time; time.sleep(100)"
+    HUNGRY = f"x = bytearray({300 * SLOWNESS} << 20); import time; time.sleep(100)"
 
     def setUp(self):
         super().setUp()

@@ -15,7 +15,7 @@ import threading
 import time
 import tty
 
-from harness import HVDLAUNCH, PROGRAMS, PYTHON, Case, lines_of, main, wait_for
+from harness import HVDLAUNCH, PROGRAMS, PYTHON, SLOWNESS, Case, lines_of, main, wait_for
 
 ROUNDS = int(os.environ.get("E2E_ROUNDS", "8"))  # of what must hold every time
 LINES = int(os.environ.get("E2E_LINES", "300"))  # of each rank that writes in pieces
@@ -324,8 +324,8 @@ class LogTest(Case):
         log = self.path("logs/attempt-1/rank-0@a.out")
         plants = self.write("plants", f'#!/bin/sh\nshift; {make} {log}; exec "$@"\n')
         os.chmod(plants, 0o700)
-        run = self.start("-H", "a:1", "--rsh", plants, "--heartbeat-timeout", "1", "--log-dir", "logs",
-                         "sh", "-c", flood)
+        run = self.start("-H", "a:1", "--rsh", plants, "--heartbeat-timeout", f"{SLOWNESS}", "--log-dir",
+                         "logs", "sh", "-c", flood)
         return run, log
 
     def test_e5_a_log_folder_that_hangs_costs_no_host_its_lease(self):

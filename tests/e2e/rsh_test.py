@@ -5,7 +5,7 @@ import os
 import stat
 import sys
 
-from harness import Case, kill, lines_of, main, wait_for
+from harness import SLOWNESS, Case, kill, lines_of, main, wait_for
 
 RUNS_WORDS = '#!/bin/sh\n[ "$1" = -t ] && shift; echo "$1" >>"$LOG"; shift; exec "$@"\n'
 JOINS_WORDS = '#!/bin/sh\nhost=$1; shift; echo "$host" >>"$LOG"; exec ${LOGIN:-sh} -c "$*"\n'
@@ -82,7 +82,7 @@ class RshTest(Case):
         agent = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "hostile_agent.py")
         rsh = self.program("hostile", f'#!/bin/sh\nhost=$1; shift\n[ $host = a ] && exec "$@"\n'
                            f"exec {sys.executable} {agent} {mode} \"$@\"\n")
-        run = self.launch("-H", "a:1,b:1", "--rsh", rsh, "--start-timeout", "5", *words)
+        run = self.launch("-H", "a:1,b:1", "--rsh", rsh, "--start-timeout", f"{5 * SLOWNESS}", *words)
         self.assertNotIn("\x1b", run.out + run.err)
         self.assertNotIn("stolen", run.out)
         return run
