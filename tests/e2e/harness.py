@@ -642,14 +642,19 @@ def lines_of(text, rank=None):
 # ---- main ----
 
 
+def not_run(test, reason, part=""):
+    """Says that a test, or a part of it, was not run."""
+    name = " ".join((os.path.basename(sys.argv[0]), test.id().removeprefix("__main__."), part)).rstrip()
+    print(f"\nNOT RUN: {name}: {reason}", flush=True)
+
+
 def main():
     """As unittest.main; every test that could not run is named on a line of its own that begins
     with NOT RUN, and a file none of whose tests could run exits with 77."""
     program = unittest.main(module="__main__", exit=False, verbosity=2)
     result = program.result
     for test, reason in result.skipped:
-        name = test.id().removeprefix("__main__.")
-        print(f"NOT RUN: {os.path.basename(sys.argv[0])} {name}: {reason}", flush=True)
+        not_run(test, reason)
     if not result.wasSuccessful():
         sys.exit(1)
     sys.exit(77 if result.skipped and len(result.skipped) == result.testsRun else 0)
