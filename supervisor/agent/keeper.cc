@@ -90,15 +90,23 @@ void wake_by(int socket) {
   fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_ASYNC);
 }
 
-// The end of the lease as a CONT, for a keeper that was stopped together with its agent.
-timer_t make_waking_timer() {
-  sigevent how{};
-  how.sigev_notify = SIGEV_SIGNAL;
-  how.sigev_signo = SIGCONT;
-  timer_t timer{};
-  HVD_CHECK(timer_create(CLOCK_BOOTTIME, &how, &timer) == 0);
-  return timer;
-}
+// A CONT at the end of the lease, for a keeper that was stopped together with its agent.
+class WakingTimer {
+ public:
+  WakingTimer() {
+    sigevent how{};
+    how.sigev_notify = SIGEV_SIGNAL;
+    how.sigev_signo = SIGCONT;
+    HVD_CHECK(timer_create(CLOCK_BOOTTIME, &how, &timer_) == 0);
+  }
+  ~WakingTimer() { timer_delete(timer_); }
+  WakingTimer(const WakingTimer&) = delete;
+  WakingTimer& operator=(const WakingTimer&) = delete;
+  void set(const itimerspec& when) const { timer_settime(timer_, TIMER_ABSTIME, &when, nullptr); }
+
+ private:
+  timer_t timer_{};
+};
 
 // Whoever kills all that is called hvdlaunch means the job, and its keeper sees to the rest of it.
 void change_name() {
@@ -118,7 +126,7 @@ struct Guard {
   Fd agent_pidfd;
   Fd leases;
   Fd timer;  // on CLOCK_BOOTTIME, so that time asleep counts
-  timer_t waking_timer;
+  const WakingTimer& waking_timer;
 };
 
 void arm(const Guard& guard, Time end) {
@@ -127,7 +135,7 @@ void arm(const Guard& guard, Time end) {
   when.it_value.tv_sec = ns / 1'000'000'000;
   when.it_value.tv_nsec = ns % 1'000'000'000;
   timerfd_settime(guard.timer.get(), TFD_TIMER_ABSTIME, &when, nullptr);
-  timer_settime(guard.waking_timer, TIMER_ABSTIME, &when, nullptr);
+  guard.waking_timer.set(when);
 }
 
 // Takes all leases that wait, and counts them. False when the agent's end is closed.
@@ -209,13 +217,15 @@ int keep(const std::string& job, uint32_t host, const std::function<int(AgentSea
     _exit(agent(AgentSeat{std::move(agent_end), std::move(*folder), std::move(group), lease}));
   }
   agent_end.reset();
+  // To the end: it may be stopped while it kills.
+  const WakingTimer waking_timer;
   int status = 1;
   if (pid > 0) {
     drop_input();
     wake_by(keeper_end.get());
     change_name();
     Guard guard{pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), std::move(keeper_end),
-                Fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC)), make_waking_timer()};
+                Fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC)), waking_timer};
     HVD_CHECK(guard.agent_pidfd.valid() && guard.timer.valid());
     status = watch_over(guard, lease, [&] {
       sweep_socket_folders(folder->path);
