@@ -151,11 +151,10 @@ bool take_leases(const Guard& guard, Time& lease, int& count) {
 }
 
 // Waits for the agent's end or the lease's. Returns the agent's exit code, or 1. `sweep` is called
-// once, at the second lease: a job that is over at once need not wait for it.
+// from the second lease on: a job that is over at once need not wait for it.
 int watch_over(Guard& guard, Time lease, const std::function<void()>& sweep) {
   arm(guard, lease);
   int leases = 0;
-  bool swept = false;
   while (true) {
     pollfd fds[3] = {{guard.agent_pidfd.get(), POLLIN, 0},
                      {guard.leases.get(), POLLIN, 0},
@@ -167,7 +166,7 @@ int watch_over(Guard& guard, Time lease, const std::function<void()>& sweep) {
     }
     // Before the clock is believed, so that a keeper that slept hears what came meanwhile.
     if (fds[1].revents != 0 && !take_leases(guard, lease, leases)) guard.leases.reset();
-    if (leases >= 2 && !std::exchange(swept, true)) sweep();
+    if (leases >= 2) sweep();
     if (now() >= lease) {
       kill(guard.agent, SIGKILL);
       complain("the lease is over; all processes of the job on this host were killed");
@@ -227,10 +226,15 @@ int keep(const std::string& job, uint32_t host, const std::function<int(AgentSea
     Guard guard{pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), std::move(keeper_end),
                 Fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC)), waking_timer};
     HVD_CHECK(guard.agent_pidfd.valid() && guard.timer.valid());
-    status = watch_over(guard, lease, [&] {
+    bool swept = false;
+    const auto sweep = [&] {
+      if (std::exchange(swept, true)) return;
       sweep_socket_folders(folder->path);
       group.sweep();
-    });
+    };
+    status = watch_over(guard, lease, sweep);
+    // Whatever ends agents by force may have ended others with their keepers.
+    if (status != 0) sweep();
   } else {
     complain(std::string("cannot start a process: ") + std::strerror(errno));
   }
