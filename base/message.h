@@ -30,7 +30,7 @@
 namespace hvd {
 
 // Changes with any change of the messages below.
-inline constexpr uint32_t kProtocol = 2;
+inline constexpr uint32_t kProtocol = 3;
 
 // The line an agent prints first on wire 1, followed by the build and a newline.
 inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
@@ -53,6 +53,19 @@ struct RankStep {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.rank, m.step);
+  }
+};
+
+// What an agent sees of one of its ranks that runs.
+struct RankView {
+  uint32_t rank = 0;
+  uint64_t step = 0;      // last reported
+  uint64_t begun = 0;     // collectives of libhvdcomm it has begun
+  uint64_t quiet_ns = 0;  // since its last sign of progress
+  uint32_t state = 0;     // its main process's letter in /proc/PID/stat, 0: unknown
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.rank, m.step, m.begun, m.quiet_ns, m.state);
   }
 };
 
@@ -229,6 +242,9 @@ struct StartAttempt {
   uint64_t credit = 0;  // bytes of Output granted to each rank's streams to begin with
   bool input = false;   // rank `input_rank`'s standard input is what comes by Input
   uint32_t input_rank = 0;
+  // A rank that has made progress and then none for so long is stalled; 0: nobody looks.
+  uint64_t stall_ns = 0;
+  bool stall_asked = false;  // by the user: output is progress too, and WATCHDOG_USEC is set
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.size, m.host_rank, m.host_count, m.machine_size, m.machine_first,
@@ -236,7 +252,7 @@ struct StartAttempt {
       m.split_gpus, m.gpus_per_rank, m.forwarded, m.set, m.data_address, m.data_card,
       m.master_address, m.master_port, m.free_port, m.secret, m.checkpoint_dir, m.checkpoint_every,
       m.resume_from, m.resume_step, m.reached_step, m.restart_reason, m.credit, m.input,
-      m.input_rank);
+      m.input_rank, m.stall_ns, m.stall_asked);
   }
 };
 
@@ -248,9 +264,10 @@ struct StopAttempt {
   bool failed = false;  // workers in a collective are told that `failed_rank` is gone
   uint32_t failed_rank = 0;
   std::string reason;
+  bool kill_failed = false;  // the failed rank gets KILL at once: it would not hear TERM
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.attempt, m.grace_ns, m.failed, m.failed_rank, m.reason);
+    v(m.attempt, m.grace_ns, m.failed, m.failed_rank, m.reason, m.kill_failed);
   }
 };
 
@@ -376,6 +393,15 @@ struct WriteJobFile {
   }
 };
 
+// What do the ranks of this host do? Answered by RanksSeen.
+struct LookAtRanks {
+  uint32_t attempt = 0, look = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.look);
+  }
+};
+
 // The user stops the launcher for a while (Ctrl-Z): the agent stops all processes of its ranks,
 // holds its lease and answers Suspended.
 struct Suspend {
@@ -402,10 +428,11 @@ struct Goodbye {
   }
 };
 
-using ToAgent = std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt,
-                             StopAttempt, Credit, ExchangeResult, SaveResult, LoadResult,
-                             ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
-                             PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye, Input>;
+using ToAgent =
+    std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt, StopAttempt,
+                 Credit, ExchangeResult, SaveResult, LoadResult, ProbeDirectory, ListCheckpoints,
+                 VerifyCheckpoint, CommitCheckpoint, PruneCheckpoints, WriteJobFile, Suspend,
+                 Resume, Goodbye, Input, LookAtRanks>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -461,6 +488,34 @@ struct WorkerStarted {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.rank, m.pid);
+  }
+};
+
+// A rank has made no progress for the stall limit.
+struct RankStalled {
+  uint32_t attempt = 0, rank = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank);
+  }
+};
+
+// A stalled rank made progress again.
+struct RankMoved {
+  uint32_t attempt = 0, rank = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank);
+  }
+};
+
+// Answers LookAtRanks.
+struct RanksSeen {
+  uint32_t attempt = 0, look = 0;
+  std::vector<RankView> ranks;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.look, m.ranks);
   }
 };
 
@@ -639,7 +694,7 @@ using FromAgent =
     std::variant<AgentHello, Beat, ProofOpened, Dialled, WorkerStarted, WorkerEnded, AttemptStopped,
                  Output, OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
                  WorkerAborted, DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed,
-                 Suspended, AgentNotice, InputCredit>;
+                 Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen>;
 
 // ---- wire 2, worker to agent ----
 
@@ -694,6 +749,8 @@ struct ProgressPage {
   uint64_t step = 0;         // last step given to hvd_heartbeat
   uint64_t heartbeats = 0;   // calls of hvd_heartbeat
   uint64_t collectives = 0;  // collectives completed
+  uint64_t begun = 0;        // collectives begun
+  uint64_t storage = 0;      // 1 while a checkpoint is saved or loaded
 };
 
 // One message as a whole frame, ready for the wire.

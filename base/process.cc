@@ -279,6 +279,16 @@ Ending reap(const Child& child) {
   return Ending{0, info.si_status};
 }
 
+char process_state(pid_t pid) {
+  constexpr size_t kLongestStat = 4096;
+  const Result<std::string> stat =
+      read_file("/proc/" + std::to_string(pid) + "/stat", kLongestStat);
+  // The name in brackets may hold anything.
+  const size_t name_end = stat ? stat->rfind(')') : std::string::npos;
+  return name_end == std::string::npos || name_end + 2 >= stat->size() ? '\0'
+                                                                       : (*stat)[name_end + 2];
+}
+
 int ended_by(pid_t pid) {
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return 0;

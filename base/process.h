@@ -61,6 +61,9 @@ struct Ending {
 // Reaps a child whose pidfd is readable.
 Ending reap(const Child& child);
 
+// Its letter in /proc/PID/stat: 'R', 'S', 'D', 'T', ...; 0 if it cannot be told.
+char process_state(pid_t pid);
+
 // The signal that ended a child that is not reaped yet, or 0.
 int ended_by(pid_t pid);
 

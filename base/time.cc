@@ -1,5 +1,6 @@
 #include "base/time.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
@@ -94,6 +95,11 @@ Result<Duration> parse_duration(std::string_view text) {
   }
   if (total > kLongestSeconds) return error;
   return Duration(static_cast<int64_t>(std::llround(total * 1e9)));
+}
+
+Duration bounded(uint64_t ns) {
+  constexpr auto kMost = static_cast<uint64_t>(Duration(std::chrono::hours(24 * 366)).count());
+  return Duration(static_cast<int64_t>(std::min(ns, kMost)));
 }
 
 std::string format_duration(Duration d) {

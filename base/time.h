@@ -43,6 +43,9 @@ Result<Duration> parse_duration(std::string_view text);
 // "0.3 s", "10 s", "2 min 5 s", for people.
 std::string format_duration(Duration d);
 
+// What came over a wire as nanoseconds: at most a year.
+Duration bounded(uint64_t ns);
+
 inline double seconds(Duration d) {
   return std::chrono::duration<double>(d).count();
 }

@@ -292,6 +292,11 @@ void choose_limits(Job& job, const Asked& asked) {
   if (asked.silence) job.silence = *asked.silence;
   if (asked.grace) job.grace = *asked.grace;
   if (asked.wall_time) job.wall_time = asked.wall_time;
+  if (asked.stall_timeout) {
+    job.stall_timeout = *asked.stall_timeout;
+    job.stall_asked = *asked.stall_timeout > Duration::zero();
+  }
+  if (asked.stall_action) job.stall_action = *asked.stall_action;
   if (asked.failure_grace) job.failure_grace = *asked.failure_grace;
   if (asked.max_restarts) job.max_restarts = asked.max_restarts;
   if (asked.checkpoint_every) job.checkpoint_every = *asked.checkpoint_every;

@@ -15,6 +15,7 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kMostRestarts = 1'000'000;
+constexpr Duration kShortestStall = std::chrono::milliseconds(100);
 constexpr Duration kShortestSilence = std::chrono::milliseconds(200);
 constexpr Duration kShortestWallTime = std::chrono::seconds(1);
 
@@ -212,6 +213,21 @@ Status set_silence(Asked& asked, const OptionValue& value) {
   return read_duration(asked.silence, value, kShortestSilence);
 }
 
+Status set_stall_timeout(Asked& asked, const OptionValue& value) {
+  const auto duration = parse_duration(value.text);
+  if (duration && *duration == Duration::zero()) {
+    asked.stall_timeout = *duration;
+    return Ok{};
+  }
+  return read_duration(asked.stall_timeout, value, kShortestStall);
+}
+
+Status set_stall_action(Asked& asked, const OptionValue& value) {
+  if (value.text != "warn" && value.text != "restart") return expected(value, "warn or restart");
+  asked.stall_action = value.text == "warn" ? StallAction::warn : StallAction::restart;
+  return Ok{};
+}
+
 Status set_prefix(Asked& asked, const OptionValue& value) {
   static const std::set<std::string> kNames = {"rank", "local_rank", "size", "host", "attempt"};
   const std::string& text = value.text;
@@ -395,6 +411,14 @@ constexpr Option kOptions[] = {
      true, set_start_timeout},
     {"--heartbeat-timeout", "TIME", kTimes, "silence after which a host is lost (10s)",
      Takes::duration, false, true, set_silence},
+    {"--stall-timeout", "TIME", kTimes,
+     "without progress for so long, a rank that has made\n"
+     "some is stalled; 0: never (default: 60s)",
+     Takes::duration, false, true, set_stall_timeout},
+    {"--stall-action", "WHAT", kTimes,
+     "warn, or restart: as after a failure (default:\n"
+     "warn)",
+     Takes::text, false, true, set_stall_action},
     {"--prefix", "TEMPLATE", kOutput,
      "before each line (default: '{rank}@{host}: ');\n"
      "also {local_rank}, {size}, {attempt}",

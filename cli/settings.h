@@ -42,7 +42,8 @@ struct Asked {
   std::optional<uint32_t> max_restarts;
   std::optional<std::string> checkpoint_dir, checkpoint_every;
   std::optional<uint32_t> checkpoint_keep;
-  std::optional<Duration> grace, failure_grace, wall_time, start_timeout, silence;
+  std::optional<Duration> grace, failure_grace, wall_time, start_timeout, silence, stall_timeout;
+  std::optional<StallAction> stall_action;
   LaunchSettings settings;
   bool no_prefix = false;
   bool dry_run = false;

@@ -134,16 +134,30 @@ Outcome Session::open_backend() {
   return {};
 }
 
-Outcome Session::counted(const Outcome& outcome) {
+// Begun and completed are told apart, so that who waits in a collective is told from who does not
+// come.
+template <class Call>
+Outcome Session::counted(Call call) {
+  std::atomic_ref<uint64_t>(page_->begun).fetch_add(1, std::memory_order_relaxed);
+  const Outcome outcome = call();
   std::atomic_ref<uint64_t>(page_->collectives)
       .store(communicator_->completed(), std::memory_order_relaxed);
   return outcome;
 }
 
+template <class Call>
+Outcome Session::on_storage(Call call) {
+  std::atomic_ref<uint64_t> storage(page_->storage);
+  storage.store(1, std::memory_order_relaxed);
+  const Outcome outcome = call();
+  storage.store(0, std::memory_order_relaxed);
+  return ends_if_lost(outcome);
+}
+
 Outcome Session::allreduce(const void* in, void* out, uint64_t count, hvd_dtype dtype) {
   for (const auto& backend : backends_) {
     if (backend->takes(in) && backend->takes(out)) {
-      return counted(backend->allreduce(in, out, count, dtype));
+      return counted([&] { return backend->allreduce(in, out, count, dtype); });
     }
   }
   return {HVD_UNSUPPORTED, "no backend takes these buffers"};
@@ -151,15 +165,15 @@ Outcome Session::allreduce(const void* in, void* out, uint64_t count, hvd_dtype 
 
 Outcome Session::allreduce_shards(const void* shards, uint32_t total, void* out, uint64_t count,
                                   hvd_dtype dtype) {
-  return counted(communicator_->allreduce_shards(shards, total, out, count, dtype));
+  return counted([&] { return communicator_->allreduce_shards(shards, total, out, count, dtype); });
 }
 
 Outcome Session::broadcast(void* buffer, uint64_t count, hvd_dtype dtype, uint32_t root) {
-  return counted(communicator_->broadcast(buffer, count, dtype, root));
+  return counted([&] { return communicator_->broadcast(buffer, count, dtype, root); });
 }
 
 Outcome Session::barrier() {
-  return counted(communicator_->barrier());
+  return counted([&] { return communicator_->barrier(); });
 }
 
 CheckpointPlace Session::checkpoint_place() const {
@@ -184,13 +198,14 @@ Outcome Session::ends_if_lost(const Outcome& outcome) {
 Outcome Session::save(uint64_t step, const std::string& note,
                       const std::vector<NamedArray>& arrays) {
   if (!communicator_->state()) return communicator_->state();
-  return ends_if_lost(save_checkpoint(checkpoint_place(), step, note, arrays));
+  return on_storage([&] { return save_checkpoint(checkpoint_place(), step, note, arrays); });
 }
 
 Outcome Session::load(const std::vector<ArrayTarget>& targets, size_t note_limit,
                       LoadedCheckpoint& loaded) {
   if (!communicator_->state()) return communicator_->state();
-  return ends_if_lost(load_checkpoint(checkpoint_place(), targets, note_limit, loaded));
+  return on_storage(
+      [&] { return load_checkpoint(checkpoint_place(), targets, note_limit, loaded); });
 }
 
 Outcome Session::abort(int code, const std::string& reason) {

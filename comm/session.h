@@ -53,7 +53,10 @@ class Session {
   Outcome join();
   Outcome build_links();
   Outcome open_backend();
-  Outcome counted(const Outcome& outcome);
+  template <class Call>
+  Outcome counted(Call call);
+  template <class Call>
+  Outcome on_storage(Call call);
   Outcome ends_if_lost(const Outcome& outcome);
   CheckpointPlace checkpoint_place() const;
 

@@ -103,6 +103,27 @@ bool describe(const CheckpointVerified& m, Json& j) {
             {"defects", m.defects.size()}});
   return true;
 }
+bool describe(const RankStalled& m, Json& j) {
+  j.update({{"message", "rank-stalled"}, {"attempt", m.attempt}, {"rank", m.rank}});
+  return true;
+}
+bool describe(const RankMoved& m, Json& j) {
+  j.update({{"message", "rank-moved"}, {"attempt", m.attempt}, {"rank", m.rank}});
+  return true;
+}
+bool describe(const RanksSeen& m, Json& j) {
+  Json ranks = Json::array();
+  for (const RankView& view : m.ranks) {
+    ranks.push_back({{"rank", view.rank},
+                     {"step", view.step},
+                     {"begun", view.begun},
+                     {"quiet", static_cast<double>(view.quiet_ns) / 1e9},
+                     {"state", std::string(view.state > ' ' && view.state < 0x7f ? 1 : 0,
+                                           static_cast<char>(view.state))}});
+  }
+  j.update({{"message", "ranks-seen"}, {"attempt", m.attempt}, {"ranks", ranks}});
+  return true;
+}
 bool describe(const Performed& m, Json& j) {
   j.update({{"message", "performed"}, {"request", m.request}, {"error", m.error}});
   return true;
@@ -178,6 +199,8 @@ const char* name(Cause::Kind kind) {
       return "link-lost";
     case Cause::Kind::host_silent:
       return "host-silent";
+    case Cause::Kind::stalled:
+      return "stalled";
     case Cause::Kind::bad_state:
       return "bad-state";
     case Cause::Kind::user:

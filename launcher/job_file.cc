@@ -22,6 +22,8 @@ namespace {
 
 constexpr int64_t kFormat = 1;
 
+constexpr const char* kStallActions[] = {"warn", "restart"};
+
 constexpr const char* kBindings[] = {"none", "core", "numa"};
 
 // ---- writing ----
@@ -250,6 +252,18 @@ Status read_binding(const TomlEntry& entry, Job& job) {
   return Error{entry.value_at + ": bind is " + in_quotes(*text) + ": expected none, core or numa"};
 }
 
+Status read_stall_action(const TomlEntry& entry, Job& job) {
+  const auto text = read_text(entry);
+  if (!text) return text.error();
+  for (size_t i = 0; i < std::size(kStallActions); ++i) {
+    if (*text != kStallActions[i]) continue;
+    job.stall_action = static_cast<StallAction>(i);
+    return Ok{};
+  }
+  return Error{entry.value_at + ": stall-action is " + in_quotes(*text) +
+               ": expected warn or restart"};
+}
+
 struct Field {
   const char* key;
   bool needed;
@@ -309,6 +323,13 @@ constexpr Field kFields[] = {
      [](const TomlEntry& e, Job& job) { return read_duration(e, job.failure_grace); }},
     {"walltime", false,
      [](const TomlEntry& e, Job& job) { return read_duration(e, job.wall_time.emplace()); }},
+    {"stall-timeout", false,
+     [](const TomlEntry& e, Job& job) {
+       const Status status = read_duration(e, job.stall_timeout);
+       job.stall_asked = job.stall_timeout > Duration::zero();
+       return status;
+     }},
+    {"stall-action", false, read_stall_action},
     {"max-restarts", false,
      [](const TomlEntry& e, Job& job) -> Status {
        uint32_t count = 0;
@@ -366,6 +387,12 @@ std::string job_file_text(const Job& job, std::string_view version) {
   out.line("grace", toml_duration(job.grace));
   out.line("failure-grace", toml_duration(job.failure_grace));
   if (job.wall_time) out.line("walltime", toml_duration(*job.wall_time));
+  if (job.stall_asked || job.stall_timeout == Duration::zero()) {
+    out.line("stall-timeout", toml_duration(job.stall_timeout));
+  }
+  if (job.stall_action != StallAction::warn) {
+    out.text("stall-action", kStallActions[static_cast<size_t>(job.stall_action)]);
+  }
   if (job.max_restarts) out.number("max-restarts", *job.max_restarts);
   out.text_if("checkpoint-dir", job.checkpoint_dir);
   out.text_if("checkpoint-every", job.checkpoint_every);

@@ -22,6 +22,9 @@ enum class Transport {
   local,      // every host is this machine
 };
 
+// What is done about ranks that run and make no progress.
+enum class StallAction { warn, restart };
+
 struct Job {
   std::string id;      // letters, digits and '-'
   std::string secret;  // random, proves a link between workers to be of this job
@@ -48,7 +51,10 @@ struct Job {
   Duration silence = std::chrono::seconds(10);
   Duration grace = std::chrono::seconds(30);
   Duration failure_grace = std::chrono::seconds(3);
-  std::optional<Duration> wall_time;  // of each run, from its start
+  std::optional<Duration> wall_time;                  // of each run, from its start
+  Duration stall_timeout = std::chrono::seconds(60);  // zero: ranks are not watched
+  bool stall_asked = false;                           // by the user, for that limit
+  StallAction stall_action = StallAction::warn;
 
   std::string checkpoint_dir;    // absolute, empty: none
   std::string checkpoint_every;  // handed to the program

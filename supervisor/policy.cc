@@ -36,6 +36,8 @@ const char* reason_word(const Cause& cause) {
       return "link-lost";
     case Cause::Kind::host_silent:
       return "host-lost";
+    case Cause::Kind::stalled:
+      return "stalled";
     case Cause::Kind::bad_state:
       return "bad-state";
     case Cause::Kind::user:
@@ -79,6 +81,7 @@ Actions Policy::step(const Event& event, Time now) {
 std::optional<Time> Policy::next_deadline() const {
   if (phase_ == Phase::done) return std::nullopt;
   std::optional<Time> next = earlier(earlier(deadline_, wall_stop_), count_down_);
+  next = earlier(earlier(next, look_until_), warn_again_);
   if (phase_ == Phase::gathering) {
     for (const HostState& host : hosts_) next = earlier(next, host.retry);
   }
@@ -255,6 +258,7 @@ void Policy::start_attempt(const Candidate* from) {
   exchanged_.clear();
   loaded_.clear();
   saves_.clear();
+  forget_stalls();
   consequences_.clear();
   working_.clear();
   for (uint32_t rank = 0; rank < job_.size; ++rank) working_.insert(working_.end(), rank);
@@ -319,6 +323,8 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   // What an earlier attempt read is gone.
   m.input = job_.input_rank && previous_size_ == 0;
   m.input_rank = job_.input_rank.value_or(0);
+  m.stall_ns = static_cast<uint64_t>(job_.stall_timeout.count());
+  m.stall_asked = job_.stall_asked;
   m.credit = std::clamp<uint64_t>(kAllCredit / (2 * job_.size), kLeastCredit, kStreamCredit);
   return m;
 }
@@ -375,6 +381,7 @@ void Policy::on(const Tick&, Time now) {
   if (wall_stop_ && *wall_stop_ <= now) wall_time_over(now);
   if (phase_ == Phase::done) return;
   if (count_down_ && *count_down_ <= now) count_down(now);
+  stall_tick(now);
   for (uint32_t host = 0; host < hosts_.size() && phase_ == Phase::gathering; ++host) {
     if (!hosts_[host].retry || *hosts_[host].retry > now) continue;
     hosts_[host].retry.reset();

@@ -15,8 +15,9 @@
 //               candidate; a bad one is skipped by name and the one before is verified. Then every
 //               agent is sent StartAttempt -> running.
 //   running     ranks work. The last rank ended with 0 -> stopping without a cause. The first
-//               abnormal end of a rank, a host's end, the user's request or the wall time ->
-//               stopping with that cause; what follows is a consequence.
+//               abnormal end of a rank, a host's end, a stall that is to be acted on, the user's
+//               request or the wall time -> stopping with that cause; what follows is a
+//               consequence.
 //   stopping    agents were told to stop the attempt. All answered AttemptStopped or are gone ->
 //               the job goes on (-> backing_off) or ends (-> done). An agent that does not answer
 //               within grace and margin is dropped.
@@ -42,6 +43,7 @@
 #include "supervisor/checkpoints.h"
 #include "supervisor/job.h"
 #include "supervisor/placement.h"
+#include "supervisor/stalls.h"
 
 namespace hvd {
 
@@ -123,6 +125,7 @@ struct Cause {
     agent_ended,
     link_lost,
     host_silent,
+    stalled,    // ranks ran and made no progress
     bad_state,  // the ranks did not load the same state
     user,
     wall_time,
@@ -246,6 +249,9 @@ class Policy {
   void said(uint32_t host, const CheckpointVerified& m, Time now);
   void said(uint32_t host, const Performed& m, Time now);
   void said(uint32_t host, const AgentNotice& m, Time now);
+  void said(uint32_t host, const RankStalled& m, Time now);
+  void said(uint32_t host, const RankMoved& m, Time now);
+  void said(uint32_t host, const RanksSeen& m, Time now);
   template <class Other>
   void said(uint32_t, const Other&, Time) {}
 
@@ -281,6 +287,12 @@ class Policy {
   void go(const Candidate* from);
   void start_attempt(const Candidate* from);
   StartAttempt make_start(const HostPlaces& host, const std::string& from, uint64_t step) const;
+
+  void look_at_ranks(Time now);
+  void judge_stall(Time now);
+  std::string describe_stall(const std::optional<Suspect>& suspect, Duration quiet) const;
+  void stall_tick(Time now);
+  void forget_stalls();
 
   void asked_again(int signal, Time now);
   void wall_time_over(Time now);
@@ -364,6 +376,14 @@ class Policy {
   bool committed_ever_ = false;
   uint32_t failures_from_checkpoint_ = 0;
   std::optional<ForeignCheckpoint> foreign_;
+
+  std::set<uint32_t> stalled_;      // ranks of the current attempt
+  uint32_t look_ = 0;               // number of the last one
+  std::optional<Time> look_until_;  // while one is under way
+  std::set<uint32_t> looked_at_;    // hosts that did not answer yet
+  std::map<uint32_t, RankView> views_;
+  std::optional<Time> warn_again_;  // the user knows of a stall
+  Time stalled_since_{};
 
   uint64_t reached_step_ = 0;
   uint64_t reached_at_start_ = 0;

@@ -155,6 +155,7 @@ void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
   if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
   note_steps(m.steps);
   working_.erase(m.rank);
+  stalled_.erase(m.rank);
   const bool last = ended_ok_ + 1 == job_.size;
   const bool good =
       m.signal == 0 && m.exit_code == 0 && m.not_started.empty() && (!m.left_early || last);
@@ -316,6 +317,7 @@ void Policy::fail(Cause cause, Time now) {
 
 void Policy::stop_attempt(Duration grace, Time now) {
   phase_ = Phase::stopping;
+  forget_stalls();
   deadline_ = now + grace + kStopMargin;
   kill_at_ = now + grace;
   if (asked_for(cause_)) count_down_ = now + kCountDown;
@@ -324,6 +326,7 @@ void Policy::stop_attempt(Duration grace, Time now) {
   stop.grace_ns = static_cast<uint64_t>(grace.count());
   stop.failed = cause_.gone.has_value();
   stop.failed_rank = cause_.gone.value_or(0);
+  stop.kill_failed = cause_.kind == Cause::Kind::stalled && cause_.rank.has_value();
   stop.reason = cause_.text;
   send_to_active(stop);
   stopped_all(now);

@@ -369,6 +369,10 @@ void AgentLoop::handle(const CommitCheckpoint& message) {
   submit<Performed>(message);
 }
 
+void AgentLoop::handle(const LookAtRanks& message) {
+  if (attempt_ && message.attempt == attempt_->number()) attempt_->show(message, now());
+}
+
 void AgentLoop::handle(const Suspend&) {
   suspended_ = true;
   lease_.suspend(now());

@@ -56,6 +56,7 @@ class AgentLoop {
   void handle(const CommitCheckpoint& message);
   void handle(const PruneCheckpoints& message);
   void handle(const WriteJobFile& message);
+  void handle(const LookAtRanks& message);
   void handle(const Suspend& message);
   void handle(const Resume& message);
   void handle(const Goodbye& message);

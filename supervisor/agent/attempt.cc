@@ -19,16 +19,28 @@ constexpr Duration kLongestPause = 50ms;
 constexpr Duration kSlowDeath = 5s;
 // A program or its wrapper that moves to another cgroup does so at its start.
 constexpr int kMemoryLooks = 10;
-}  // namespace
+// Progress is looked at so many times within the stall limit, but within these bounds.
+constexpr int kLooksPerLimit = 8;
+constexpr Duration kShortestLook = 20ms;
+constexpr Duration kLongestLook = 1s;
 
-Duration bounded(uint64_t ns) {
-  constexpr auto kMost = static_cast<uint64_t>(Duration(24h * 366).count());
-  return Duration(static_cast<int64_t>(std::min(ns, kMost)));
+// Of EXTEND_TIMEOUT_USEC.
+Duration extension(uint64_t us) {
+  constexpr uint64_t kNsPerUs = 1000;
+  return bounded(us > UINT64_MAX / kNsPerUs ? UINT64_MAX : us * kNsPerUs);
 }
+
+}  // namespace
 
 Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, StartAttempt start,
                  WorkerSurroundings around, const std::string& folder)
-    : link_(link), socket_(socket), start_(std::move(start)) {
+    : link_(link),
+      socket_(socket),
+      start_(std::move(start)),
+      look_period_(std::clamp<Duration>(bounded(start_.stall_ns) / kLooksPerLimit, kShortestLook,
+                                        kLongestLook)),
+      last_look_(now()),
+      next_look_(last_look_ + look_period_) {
   const auto local_size = static_cast<uint32_t>(start_.places.size());
   std::vector<Welcome> welcomes;
   for (const Place& place : start_.places) {
@@ -133,7 +145,7 @@ void Attempt::worker_ended(uint64_t index) {
 
 // Asked while the process is a zombie: then it still has a name. The agent's own KILL is known.
 Killer Attempt::killer_of(const Worker& worker) {
-  if (phase_ == Phase::killing) return Killer::agent;
+  if (phase_ == Phase::killing || worker.killed()) return Killer::agent;
   return ended_by(worker.pid()) == SIGKILL ? memory_kills_.killer_of(worker.pid())
                                            : Killer::unknown;
 }
@@ -152,6 +164,9 @@ void Attempt::suspend() {
 void Attempt::resume() {
   if (!std::exchange(suspended_, false)) return;
   continue_descendants();
+  for (const auto& worker : workers_) worker->pulse().forgive(now() - last_look_);
+  last_look_ = now();
+  next_look_ = last_look_ + look_period_;
 }
 
 void Attempt::output_ready(uint64_t index, Stream which) {
@@ -182,6 +197,8 @@ void Attempt::notified(uint64_t index) {
 void Attempt::take_notifications(Worker& worker) {
   for (const Notification& notification : worker.take_notifications()) {
     if (notification.step) worker.progress().told(*notification.step);
+    if (notification.alive) worker.progress().told();
+    if (notification.extend_us) worker.pulse().extend(now(), extension(*notification.extend_us));
     if (notification.checkpoint.empty()) continue;
     link_.send(ForeignCheckpoint{number(), worker.rank(), worker.progress().step(),
                                  notification.checkpoint});
@@ -207,6 +224,40 @@ void Attempt::heard(WorkerNews news) {
       news.message);
 }
 
+bool Attempt::judges_progress() const {
+  return start_.stall_ns > 0 && phase_ == Phase::running && !suspended_;
+}
+
+void Attempt::look(Time now) {
+  // Whoever did not look for long was stopped, or the whole machine was, and the ranks perhaps too.
+  const Duration gap = now - std::exchange(last_look_, now);
+  next_look_ = now + look_period_;
+  for (const auto& worker : workers_) {
+    if (!worker->running()) continue;
+    if (gap > 2 * look_period_) worker->pulse().forgive(gap);
+    switch (worker->look(now)) {
+      case Pulse::Change::none:
+        break;
+      case Pulse::Change::stalled:
+        link_.send(RankStalled{number(), worker->rank()});
+        break;
+      case Pulse::Change::moved:
+        link_.send(RankMoved{number(), worker->rank()});
+        break;
+    }
+  }
+}
+
+void Attempt::show(const LookAtRanks& look, Time now) {
+  RanksSeen seen{look.attempt, look.look, {}};
+  for (const auto& worker : workers_) {
+    if (!worker->running()) continue;
+    worker->progress().refresh();
+    seen.ranks.push_back(worker->view(now));
+  }
+  link_.send(seen);
+}
+
 void Attempt::tell_failure(uint32_t rank) {
   socket_.send_to(rank, PeerFailed{number(), failure_->failed_rank, failure_->reason});
 }
@@ -219,6 +270,8 @@ void Attempt::stop(const StopAttempt& stop, Time now) {
   if (stop.failed && !failure_) {
     failure_ = stop;
     for (const auto& worker : workers_) tell_failure(worker->rank());
+    Worker* failed = stop.kill_failed ? find(stop.failed_rank) : nullptr;
+    if (failed != nullptr) failed->kill();
   }
   if (phase_ == Phase::running && grace > 0ns) {
     for (const auto& worker : workers_) worker->terminate();
@@ -241,6 +294,7 @@ void Attempt::act(Time now) {
     next_round_ = now;
   }
   if (phase_ == Phase::killing && now >= next_round_) kill_round(now);
+  if (judges_progress() && now >= next_look_) look(now);
 }
 
 void Attempt::kill_round(Time now) {
@@ -262,6 +316,7 @@ void Attempt::kill_round(Time now) {
 std::optional<Time> Attempt::deadline() const {
   if (phase_ == Phase::stopping) return kill_at_;
   if (phase_ == Phase::killing) return next_round_;
+  if (judges_progress()) return next_look_;
   return std::nullopt;
 }
 

@@ -44,6 +44,7 @@ class Attempt {
   void note_memory();
   void grant(const Credit& credit);
   void input(const Input& input);
+  void show(const LookAtRanks& look, Time now);
   // Does what is due.
   void act(Time now);
   std::optional<Time> deadline() const;
@@ -69,6 +70,8 @@ class Attempt {
   Killer killer_of(const Worker& worker);
   void pump_input(Worker& worker);
   void kill_round(Time now);
+  bool judges_progress() const;
+  void look(Time now);
 
   LauncherLink& link_;
   WorkerSocket& socket_;
@@ -84,9 +87,8 @@ class Attempt {
   bool suspended_ = false;
   MemoryKills memory_kills_;
   int memory_looks_ = 0;
+  const Duration look_period_;
+  Time last_look_, next_look_;
 };
-
-// A duration that came over the wire, at most a year.
-Duration bounded(uint64_t ns);
 
 }  // namespace hvd

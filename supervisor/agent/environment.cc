@@ -139,6 +139,7 @@ void add_system(Environment& out, const StartAttempt& start, const Place& place,
                 const WorkerSurroundings& around) {
   put(out, "PWD", around.workdir);
   put_if_said(out, "NOTIFY_SOCKET", around.notify_socket);
+  if (start.stall_asked) put(out, "WATCHDOG_USEC", std::to_string(start.stall_ns / 1000));
   if (out.find("OMP_NUM_THREADS") == out.end()) {
     const size_t share =
         around.cores / std::max<size_t>({1, start.machine_size, start.places.size()});

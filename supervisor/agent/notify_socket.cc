@@ -35,6 +35,10 @@ Notification parse_notification(std::string_view datagram) {
       if (const auto step = parse_number(value)) notification.step = step;
     } else if (key == "X_HVD_CHECKPOINT") {
       notification.checkpoint = value;
+    } else if (key == "WATCHDOG") {
+      notification.alive = notification.alive || value == "1";
+    } else if (key == "EXTEND_TIMEOUT_USEC") {
+      if (const auto extension = parse_number(value)) notification.extend_us = extension;
     }
   }
   return notification;

@@ -1,7 +1,7 @@
 // A worker's NOTIFY_SOCKET: datagrams of KEY=VALUE lines, as sd_notify(3) sends them.
 //
-// Read here: X_HVD_STEP=n, X_HVD_CHECKPOINT=path. READY, STATUS, WATCHDOG and all other keys are
-// taken and mean nothing to the launcher yet.
+// Read here: X_HVD_STEP=n, X_HVD_CHECKPOINT=path, WATCHDOG=1, EXTEND_TIMEOUT_USEC=n. READY, STATUS
+// and all other keys are taken and mean nothing to the launcher yet.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,8 @@ namespace hvd {
 struct Notification {
   std::optional<uint64_t> step;
   std::string checkpoint;  // empty: none
+  bool alive = false;      // WATCHDOG=1
+  std::optional<uint64_t> extend_us;
 };
 
 // Pure. Of a key that comes twice the last one counts.

@@ -29,6 +29,7 @@ size_t OutputStream::read_pipe(char* to, size_t limit) {
     return 0;
   }
   const auto bytes = static_cast<size_t>(n);
+  taken_ += bytes;
   if (bytes >= kPipe) widen();
   if (identity_.stream == Stream::out) return bytes;
   const size_t kept = std::min(bytes, kTail);

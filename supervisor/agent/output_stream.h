@@ -37,6 +37,8 @@ class OutputStream {
 
   // Bytes that wait for credit.
   size_t held() const { return held_.size(); }
+  // Bytes that came out of the pipe so far.
+  uint64_t taken() const { return taken_; }
   // OutputEnd was sent.
   bool done() const { return done_; }
   // The last kTail bytes of standard error read so far.
@@ -54,6 +56,7 @@ class OutputStream {
   uint64_t credit_;
   std::string held_;
   std::string tail_;
+  uint64_t taken_ = 0;
   bool wide_ = false;
   bool done_ = false;
 };

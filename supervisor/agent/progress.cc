@@ -3,21 +3,18 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <optional>
-
-#include "base/message.h"
 
 namespace hvd {
 
 namespace {
 
 // Read, not mapped: a worker that shrinks its page can then do no harm.
-std::optional<uint64_t> read_step(int page) {
-  uint64_t step = 0;
-  const ssize_t n = pread(page, &step, sizeof step, offsetof(ProgressPage, step));
-  if (n != static_cast<ssize_t>(sizeof step)) return std::nullopt;
-  return step;
+std::optional<ProgressPage> read_page(int memory) {
+  ProgressPage page;
+  const ssize_t n = pread(memory, &page, sizeof page, 0);
+  if (n != static_cast<ssize_t>(sizeof page)) return std::nullopt;
+  return page;
 }
 
 }  // namespace
@@ -30,11 +27,19 @@ bool Progress::attach(Fd page) {
 
 void Progress::refresh() {
   if (!page_) return;
-  const std::optional<uint64_t> first = read_step(page_.get());
+  const std::optional<ProgressPage> first = read_page(page_.get());
+  const std::optional<ProgressPage> second = first ? read_page(page_.get()) : std::nullopt;
+  if (!second) return;
+  const bool moved = second->step != counted_.step || second->heartbeats != counted_.heartbeats ||
+                     second->collectives != counted_.collectives ||
+                     second->begun != counted_.begun || second->storage != counted_.storage;
+  if (moved) ++signs_;
   // A copy made by the kernel may be torn by a write: only what is read twice is believed.
-  if (!first || first != read_step(page_.get()) || *first == page_step_) return;
-  page_step_ = *first;
-  step_ = *first;
+  const bool new_step = first->step == second->step && second->step != counted_.step;
+  if (new_step) step_ = second->step;
+  const uint64_t known_step = new_step ? second->step : counted_.step;
+  counted_ = *second;
+  counted_.step = known_step;
 }
 
 }  // namespace hvd

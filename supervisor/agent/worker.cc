@@ -37,7 +37,9 @@ Worker::Worker(Poller& poller, uint64_t index, const StartAttempt& start, const 
       credit_(start.credit),
       place_(place),
       out_(ended_stream(poller, start.attempt, place.rank, Stream::out)),
-      err_(ended_stream(poller, start.attempt, place.rank, Stream::err)) {}
+      err_(ended_stream(poller, start.attempt, place.rank, Stream::err)),
+      pulse_(bounded(start.stall_ns)),
+      output_counts_(start.stall_asked) {}
 
 Worker::~Worker() {
   if (child_.pidfd) poller_.forget(child_.pidfd.get());
@@ -96,8 +98,28 @@ SpawnResult Worker::spawn_with_pipes(SpawnSpec& spec, bool input) {
 
 void Worker::terminate() {
   if (!running()) return;
-  kill(child_.pid, SIGTERM);
-  kill(child_.pid, SIGCONT);
+  ::kill(child_.pid, SIGTERM);
+  ::kill(child_.pid, SIGCONT);
+}
+
+void Worker::kill() {
+  killed_ = running() && ::kill(child_.pid, SIGKILL) == 0;
+}
+
+Pulse::Change Worker::look(Time now) {
+  progress_.refresh();
+  const uint64_t output = output_counts_ ? out_.taken() + err_.taken() : 0;
+  if (progress_.signs() != seen_signs_ || output != seen_output_) pulse_.sign(now);
+  seen_signs_ = progress_.signs();
+  seen_output_ = output;
+  pulse_.set_patient(progress_.on_storage());
+  return pulse_.judge(now);
+}
+
+RankView Worker::view(Time now) const {
+  return {rank(), progress_.step(), progress_.begun(),
+          static_cast<uint64_t>(pulse_.quiet(now).count()),
+          static_cast<unsigned char>(process_state(child_.pid))};
 }
 
 Ending Worker::take_end() {

@@ -12,6 +12,7 @@
 #include "supervisor/agent/notify_socket.h"
 #include "supervisor/agent/output_stream.h"
 #include "supervisor/agent/progress.h"
+#include "supervisor/agent/pulse.h"
 
 namespace hvd {
 
@@ -34,6 +35,8 @@ class Worker {
   bool running() const { return child_.pid > 0; }
   // To the main process, and CONT, so that a stopped one can act on it.
   void terminate();
+  void kill();
+  bool killed() const { return killed_; }
   // How the main process ended; its pidfd must be readable.
   Ending take_end();
 
@@ -41,6 +44,10 @@ class Worker {
   // There if the rank was given the launcher's standard input.
   std::optional<InputStream>& input() { return input_; }
   Progress& progress() { return progress_; }
+  Pulse& pulse() { return pulse_; }
+  // Reads how far it is, and whether it goes on.
+  Pulse::Change look(Time now);
+  RankView view(Time now) const;
   std::vector<Notification> take_notifications();
   // `output` and `messages`: whether the loop has room for these.
   void watch(bool output, bool messages);
@@ -61,7 +68,11 @@ class Worker {
   OutputStream out_, err_;
   std::optional<InputStream> input_;
   std::optional<NotifySocket> notify_;
+  bool killed_ = false;
   Progress progress_;
+  Pulse pulse_;
+  const bool output_counts_;  // as progress
+  uint64_t seen_signs_ = 0, seen_output_ = 0;
 };
 
 }  // namespace hvd

@@ -11,6 +11,7 @@
 #include "supervisor/agent/environment.h"
 #include "supervisor/agent/lease.h"
 #include "supervisor/agent/notify_socket.h"
+#include "supervisor/agent/pulse.h"
 #include "supervisor/agent/reserved_port.h"
 
 using namespace hvd;
@@ -281,11 +282,46 @@ TEST_CASE("beats have a shortest period and silence a longest") {
   CHECK(lease.beat_period() > 24h);
 }
 
+TEST_CASE("a rank is stalled without a sign for the limit, once it has given one") {
+  using Change = Pulse::Change;
+  const Time start{100s};
+  Pulse pulse(10s);
+  CHECK(pulse.judge(start + 1h) == Change::none);
+  pulse.sign(start);
+  CHECK(pulse.judge(start + 9s) == Change::none);
+  CHECK(pulse.judge(start + 10s) == Change::stalled);
+  CHECK(pulse.judge(start + 11s) == Change::none);
+  CHECK(pulse.quiet(start + 11s) == 11s);
+  pulse.sign(start + 12s);
+  CHECK(pulse.judge(start + 12s) == Change::moved);
+  SUBCASE("an extension holds beyond the limit") {
+    pulse.extend(start + 12s, 30s);
+    CHECK(pulse.judge(start + 41s) == Change::none);
+    CHECK(pulse.judge(start + 42s) == Change::stalled);
+  }
+  SUBCASE("time in which nobody looked does not count") {
+    pulse.forgive(5s);
+    CHECK(pulse.judge(start + 26s) == Change::none);
+    CHECK(pulse.judge(start + 27s) == Change::stalled);
+  }
+  SUBCASE("a checkpoint may take longer") {
+    pulse.set_patient(true);
+    CHECK(pulse.judge(start + 60s) == Change::none);
+    CHECK(pulse.judge(start + 112s) == Change::stalled);
+    pulse.set_patient(false);
+    CHECK(pulse.judge(start + 113s) == Change::none);
+  }
+}
+
 TEST_CASE("notifications are read line by line") {
   const Notification n = parse_notification("READY=1\nX_HVD_STEP=12\nNONSENSE\nSTATUS=a=b\n");
   CHECK(n.step == 12u);
   CHECK(n.checkpoint.empty());
   CHECK(parse_notification("X_HVD_CHECKPOINT=/a b/c").checkpoint == "/a b/c");
+  CHECK_FALSE(n.alive);
+  CHECK(parse_notification("WATCHDOG=1").alive);
+  CHECK_FALSE(parse_notification("WATCHDOG=trigger").alive);
+  CHECK(parse_notification("EXTEND_TIMEOUT_USEC=7").extend_us == 7u);
   for (const char* bad :
        {"", "=", "X_HVD_STEP=", "X_HVD_STEP=-1", "X_HVD_STEP=1x", "x_hvd_step=1"}) {
     CHECK_FALSE(parse_notification(bad).step.has_value());

@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <fstream>
 
+#include "base/process.h"
 #include "tests/agent/agent_process.h"
 
 using namespace hvd;
@@ -211,4 +213,77 @@ TEST_CASE("a notification sent just before an end counts") {
   const auto ended = agent.expect<WorkerEnded>();
   REQUIRE(ended.steps.size() == 1);
   CHECK(ended.steps[0].step == 99);
+}
+
+// ---- progress ----
+
+TEST_CASE("a rank that makes no more progress is told, and seen for what it is") {
+  AgentProcess agent;
+  agent.greet();
+  StartAttempt start = worker(agent, {"join", "step", "41", "wait"});
+  start.stall_ns = 300'000'000;
+  agent.send(start);
+  const auto started = agent.expect<WorkerStarted>();
+  CHECK(agent.expect<RankStalled>().rank == 0);
+  const auto look = [&](uint32_t number) {
+    agent.send(LookAtRanks{1, number});
+    const auto seen = agent.expect<RanksSeen>();
+    CHECK(seen.look == number);
+    REQUIRE(seen.ranks.size() == 1);
+    return seen.ranks[0];
+  };
+  const RankView waiting = look(1);
+  CHECK(waiting.step == 41);
+  CHECK(waiting.quiet_ns >= start.stall_ns);
+  CHECK(waiting.state == 'S');
+  REQUIRE(kill(started.pid, SIGSTOP) == 0);
+  CHECK(wait_until([&] { return process_state(started.pid) == 'T'; }));
+  CHECK(look(2).state == 'T');
+  CHECK(agent.count<RankMoved>() == 0);
+}
+
+TEST_CASE("what a rank writes is progress only where the user asked for a limit") {
+  for (const bool asked : {true, false}) {
+    CAPTURE(asked);
+    AgentProcess agent({.silence = 500ms});
+    agent.greet();
+    const TestFolder folder;
+    StartAttempt start = agent.shell("echo up; while ! test -e " + (folder / "go") +
+                                     "; do sleep 0.05; done; echo on; exec sleep 1000");
+    start.stall_ns = 200'000'000;
+    start.stall_asked = asked;
+    agent.send(start);
+    if (asked) {
+      agent.expect<RankStalled>();
+      CHECK(std::ofstream(folder / "go").is_open());
+      agent.expect<RankMoved>();
+    } else {
+      CHECK(std::ofstream(folder / "go").is_open());
+      for (int i = 0; i < 10; ++i) agent.expect<Beat>();
+      CHECK(agent.count<RankStalled>() == 0);
+    }
+  }
+}
+
+TEST_CASE("a stop kills the stalled rank at once and gives the others their grace") {
+  AgentProcess agent;
+  agent.greet();
+  agent.send(agent.shell("trap '' TERM; echo up; sleep 1000 & wait; wait", 2));
+  for (const uint32_t rank : {0u, 1u}) {
+    std::string out;
+    CHECK(line_of(agent, rank, out) == "up");
+  }
+  StopAttempt stop;
+  stop.attempt = 1;
+  stop.grace_ns = 3'000'000'000;
+  stop.failed = stop.kill_failed = true;
+  stop.failed_rank = 1;
+  agent.send(stop);
+  const Time asked = now();
+  const auto first = agent.expect<WorkerEnded>();
+  CHECK(first.rank == 1);
+  CHECK(first.signal == SIGKILL);
+  CHECK(first.killer == Killer::agent);
+  agent.expect<AttemptStopped>();
+  CHECK(now() - asked >= 2900ms);
 }

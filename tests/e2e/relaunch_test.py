@@ -54,6 +54,23 @@ class DigitsTest(Case):
         kill(run.workers()[2].pid, signal.SIGSEGV)
         training.assert_same_result(self, run.wait(), self.reference())
 
+    def test_h6_a_stopped_rank_is_named_killed_and_started_again(self):
+        run = self.slow("--stall-timeout", "0.5", "--stall-action", "restart")
+        training.wait_for_checkpoints(run, self.path("ckpt"))
+        kill(run.workers()[2].pid, signal.SIGSTOP)
+        training.assert_same_result(self, run.wait(), self.reference())
+        self.assertRegex(run.err, r"no progress for 0\.\d+ s: rank 2 on \S+ is stopped \(state T\)")
+
+    def test_h6_a_stall_is_only_warned_of_unless_asked(self):
+        run = self.slow("--stall-timeout", "0.5")
+        training.wait_for_checkpoints(run, self.path("ckpt"), 1)
+        stopped = run.workers()[1].pid
+        kill(stopped, signal.SIGSTOP)
+        run.wait_for_text(r"rank 1 on \S+ is stopped")
+        kill(stopped, signal.SIGCONT)
+        training.assert_same_result(self, run.wait(), self.reference(), disturbed=False)
+        self.assertIn("the ranks make progress again", run.err)
+
     def test_kill_of_the_agent(self):
         run = self.slow()
         training.wait_for_checkpoints(run, self.path("ckpt"))

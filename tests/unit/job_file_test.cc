@@ -35,6 +35,9 @@ Job example() {
   job.grace = Duration::zero();
   job.failure_grace = std::chrono::hours(24 * 400);
   job.wall_time = std::chrono::minutes(90);
+  job.stall_timeout = std::chrono::seconds(5);
+  job.stall_asked = true;
+  job.stall_action = StallAction::restart;
   job.checkpoint_dir = "/shared/ckpt";
   job.checkpoint_every = "10m";
   job.checkpoint_keep = 9;
@@ -99,6 +102,9 @@ void check_same(const Job& a, const Job& b) {
   CHECK(a.grace == b.grace);
   CHECK(a.failure_grace == b.failure_grace);
   CHECK(a.wall_time == b.wall_time);
+  CHECK(a.stall_timeout == b.stall_timeout);
+  CHECK(a.stall_asked == b.stall_asked);
+  CHECK(a.stall_action == b.stall_action);
   CHECK(a.checkpoint_dir == b.checkpoint_dir);
   CHECK(a.checkpoint_every == b.checkpoint_every);
   CHECK(a.checkpoint_keep == b.checkpoint_keep);
@@ -181,7 +187,7 @@ TEST_CASE("what does not fit is an error with its place") {
         "job.toml:7:8: size expects a whole number from 1 to 1000000, not a string");
   CHECK(error(changed("size = 7\n", "")) == "job.toml:1:1: the key 'size' is missing");
   CHECK(error(changed("checkpoint-dir = \"/shared/ckpt\"", "checkpoint-dir = \"ckpt\"")) ==
-        "job.toml:15:18: checkpoint-dir expects a path that begins with '/'");
+        "job.toml:17:18: checkpoint-dir expects a path that begins with '/'");
   CHECK(error(changed("grace = \"0.000000000s\"", "grace = \"x\""))
             .starts_with("job.toml:11:9: grace: 'x' is not a duration"));
   CHECK(error(changed("\"train\", \"\"", "\"train\", 1")) ==

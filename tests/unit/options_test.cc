@@ -333,6 +333,10 @@ TEST_CASE("limits, paths and display") {
   CHECK(plain.job.silence == std::chrono::seconds(10));
   CHECK(plain.job.grace == std::chrono::seconds(30));
   CHECK(plain.job.failure_grace == std::chrono::seconds(3));
+  CHECK(plain.job.stall_timeout == std::chrono::seconds(60));
+  CHECK_FALSE(plain.job.stall_asked);
+  CHECK(plain.job.stall_action == StallAction::warn);
+  CHECK_FALSE(run("--stall-timeout 0 train").job.stall_asked);
   CHECK(plain.job.checkpoint_keep == 3);
   CHECK(plain.job.checkpoint_dir.empty());
   CHECK_FALSE(plain.job.max_restarts.has_value());
@@ -346,6 +350,7 @@ TEST_CASE("limits, paths and display") {
   const RunCommand full = run(
       "-np 2 --wdir sub/../data --checkpoint-dir ckpt/ --checkpoint-every 5m --checkpoint-keep 5 "
       "--grace 1m --failure-grace 0 --walltime 2h30m --start-timeout 2.5 --heartbeat-timeout 300ms "
+      "--stall-timeout 5 --stall-action restart "
       "--max-restarts 7 "
       "--log-dir logs --timestamps --only-ranks 1,0-1 -v --accept-new-host-keys --dry-run train");
   CHECK(full.job.workdir == "/work/run/data");
@@ -355,6 +360,9 @@ TEST_CASE("limits, paths and display") {
   CHECK(full.job.grace == std::chrono::seconds(60));
   CHECK(full.job.failure_grace == Duration::zero());
   CHECK(full.job.wall_time == std::chrono::minutes(150));
+  CHECK(full.job.stall_timeout == std::chrono::seconds(5));
+  CHECK(full.job.stall_asked);
+  CHECK(full.job.stall_action == StallAction::restart);
   CHECK(full.job.start_timeout == std::chrono::milliseconds(2500));
   CHECK(full.job.silence == std::chrono::milliseconds(300));
   CHECK(full.job.max_restarts == 7u);
@@ -448,7 +456,8 @@ TEST_CASE("names of variables that nobody means are refused with their place") {
        "'export D=...': expected NAME=VALUE or NAME without export: no shell reads this"},
       {"NOPE", "'NOPE': no variable of that name is set here"},
   };
-  for (const auto& [line, shown] : bad) {
+  for (const auto& entry : bad) {
+    const std::string line = entry.first, shown = entry.second;
     CAPTURE(line);
     const HostFileOnDisk file("A=1\n" + line + "\n", ".env");
     CHECK(error(Words{"--env-file", file.path(), "train"}) ==
@@ -551,8 +560,8 @@ TEST_CASE("mistakes in a [job] table have their place") {
   const std::vector<Row> rows = {
       {"npp = 4", "4:1: unknown option 'npp' in [job]: did you mean 'np'?"},
       {"timeouts = 4",
-       "4:1: unknown option 'timeouts' in [job]: the nearest are 'start-timeout' "
-       "and 'heartbeat-timeout'; hvdlaunch(1) names all"},
+       "4:1: unknown option 'timeouts' in [job]: the nearest are 'stall-timeout' "
+       "and 'start-timeout'; hvdlaunch(1) names all"},
       {"np = \"4\"", "4:1: np expects a whole number"},
       {"np = 4.0", "4:1: np expects a whole number"},
       {"np = 0", "4:1: np '0': expected a whole number from 1 to 1000000"},

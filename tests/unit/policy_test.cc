@@ -139,6 +139,12 @@ class Scene {
   bool answers_proof = true;
   std::set<uint32_t> no_address;  // hosts that have none
   std::vector<std::pair<uint32_t, uint32_t>> dialled;
+  bool answers_look = true;
+  std::set<uint32_t> stopped;  // ranks whose process is, when looked at
+  Duration quiet = 0s;         // of every rank, when looked at
+
+  void stalls(uint32_t rank) { say(policy->host_of(rank), RankStalled{policy->attempt(), rank}); }
+  void moves(uint32_t rank) { say(policy->host_of(rank), RankMoved{policy->attempt(), rank}); }
 
  private:
   void take(Actions actions) {
@@ -209,6 +215,18 @@ class Scene {
     say(host, Performed{m.request, ""});
   }
   void answer_one(uint32_t host, const WriteJobFile& m) { say(host, Performed{m.request, ""}); }
+  void answer_one(uint32_t host, const LookAtRanks& m) {
+    if (!answers_look) return;
+    RanksSeen seen{m.attempt, m.look, {}};
+    for (uint32_t rank = 0; rank < job.size; ++rank) {
+      if (policy->host_of(rank) == host) seen.ranks.push_back(view(rank));
+    }
+    say(host, seen);
+  }
+  RankView view(uint32_t rank) const {
+    const uint32_t state = stopped.count(rank) > 0 ? 'T' : 'S';
+    return {rank, 5, 9, static_cast<uint64_t>(quiet.count()), state};
+  }
 };
 
 Scene running(uint32_t hosts, uint32_t spares = 0, bool checkpoints = true) {
@@ -1280,5 +1298,112 @@ TEST_CASE("frames of a hostile agent about addresses change nothing") {
   scene.say(1, Dialled{1, {{0, 0, DialEnd::refused, 0}}});
   scene.say(1, ProofOpened{1, 1, {}, "late"});
   CHECK(scene.starts[1].data_address == "10.0.0.2");
+  CHECK(scene.finish() == nullptr);
+}
+
+// ---- ranks that make no progress ----
+
+TEST_CASE("a stall is warned of, by the rank that holds the others up, and less and less often") {
+  Scene scene = running(2);
+  scene.stopped = {3};
+  scene.quiet = 60s;
+  CHECK(scene.starts[0].stall_ns == 60'000'000'000);
+  CHECK_FALSE(scene.starts[0].stall_asked);
+  for (uint32_t rank = 0; rank < 4; ++rank) scene.stalls(rank);
+  scene.answer();
+  CHECK(scene.said_text("no progress for 60 s: rank 3 on h2 is stopped (state T)"));
+  CHECK(scene.count_sent<LookAtRanks>() == 2);
+  scene.pass(59s);
+  CHECK(scene.count_sent<LookAtRanks>() == 2);
+  scene.quiet = 120s;
+  scene.pass(1s);
+  scene.answer();
+  CHECK(scene.said_text("no progress for 2 min 0 s: rank 3"));
+  scene.pass(119s);
+  CHECK(scene.count_sent<LookAtRanks>() == 4);
+  scene.pass(1s);
+  CHECK(scene.count_sent<LookAtRanks>() == 6);
+  scene.answer();
+  scene.stopped.clear();
+  for (uint32_t rank = 0; rank < 3; ++rank) scene.moves(rank);
+  CHECK_FALSE(scene.said_text("make progress again"));
+  scene.moves(3);
+  CHECK(scene.said_text("the ranks make progress again after "));
+  CHECK(scene.count_sent<StopAttempt>() == 0);
+  scene.all_end_well();
+  CHECK(scene.finish()->code == 0);
+}
+
+TEST_CASE("a stall that is to be acted on kills the stalled rank at once and goes on") {
+  Scene scene(2);
+  scene.job.stall_timeout = 5s;
+  scene.job.stall_asked = true;
+  scene.job.stall_action = StallAction::restart;
+  scene.start();
+  for (const uint32_t host : {0u, 1u}) scene.up(host);
+  scene.answer();
+  CHECK(scene.starts[0].stall_asked);
+  scene.save(10);
+  scene.stopped = {1};
+  scene.stalls(2);
+  scene.answer();
+  CHECK(scene.said_text("no progress for 5 s: rank 1 on h1 is stopped (state T)"));
+  REQUIRE(scene.starts.size() == 4);
+  CHECK(scene.starts.back().resume_step == 10);
+  CHECK(scene.starts.back().restart_reason == "stalled");
+  const auto is_stop = [](const Action& action) {
+    const auto* send = std::get_if<Send>(&action);
+    return send != nullptr && std::holds_alternative<StopAttempt>(send->message);
+  };
+  const auto found = std::find_if(scene.all.begin(), scene.all.end(), is_stop);
+  REQUIRE(found != scene.all.end());
+  const auto& stop = std::get<StopAttempt>(std::get<Send>(*found).message);
+  CHECK(stop.failed);
+  CHECK(stop.failed_rank == 1);
+  CHECK(stop.kill_failed);
+  // Old news of the attempt before changes nothing.
+  scene.say(0, RankStalled{1, 0});
+  scene.say(0, RanksSeen{1, 1, {}});
+  scene.answer();
+  CHECK(scene.starts.size() == 4);
+}
+
+TEST_CASE("a stall without a way to go on ends with 70") {
+  Scene scene(1, 0, false);
+  scene.job.stall_action = StallAction::restart;
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  scene.quiet = 60s;
+  scene.stalls(0);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+  CHECK(scene.finish()->cause.kind == Cause::Kind::stalled);
+  CHECK(scene.finish()->cause.text.find("which rank holds them up cannot be told") !=
+        std::string::npos);
+}
+
+TEST_CASE("an agent that does not say what its ranks do holds the verdict up for a second") {
+  Scene scene = running(2);
+  scene.answers_look = false;
+  scene.stalls(0);
+  scene.answer();
+  CHECK_FALSE(scene.said_text("no progress"));
+  scene.pass(1s);
+  CHECK(scene.said_text("no progress for 60 s: rank 0 on h1"));
+}
+
+TEST_CASE("a rank that ends, or moves before it was looked at, is no stall") {
+  Scene scene = running(1);
+  scene.answers_look = false;
+  scene.stalls(0);
+  scene.stalls(1);
+  scene.moves(0);
+  scene.ended(1, 0);
+  scene.pass(1s);
+  CHECK_FALSE(scene.said_text("no progress"));
+  scene.say(0, RankStalled{1, 99});
+  scene.say(0, RanksSeen{1, 77, {}});
   CHECK(scene.finish() == nullptr);
 }

@@ -1,0 +1,104 @@
+// The policy's part about ranks that run and make no progress. Agents say which; before anything is
+// said or done, all hosts are asked what their ranks do, so that the one that holds up the others
+// is told from those. Then the user is warned, again each time the silence has doubled, or the
+// attempt fails by the stalled rank.
+#include <algorithm>
+
+#include "supervisor/policy.h"
+#include "supervisor/stalls.h"
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+// For all agents to say what their ranks do: one that is cut off does not hold the others up.
+constexpr Duration kLookLimit = 1s;
+}  // namespace
+
+void Policy::said(uint32_t host, const RankStalled& m, Time now) {
+  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.rank)) return;
+  stalled_.insert(m.rank);
+  if (!look_until_ && !warn_again_) look_at_ranks(now);
+}
+
+void Policy::said(uint32_t host, const RankMoved& m, Time now) {
+  if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.rank)) return;
+  if (stalled_.erase(m.rank) == 0 || !stalled_.empty() || !warn_again_) return;
+  say(Say::Level::info,
+      "the ranks make progress again after " + format_duration(now - stalled_since_));
+  warn_again_.reset();
+}
+
+void Policy::look_at_ranks(Time now) {
+  warn_again_.reset();
+  ++look_;
+  views_.clear();
+  looked_at_.clear();
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (hosts_[host].active && hosts_[host].link == Link::up) looked_at_.insert(host);
+  }
+  send_to_active(LookAtRanks{attempt_, look_});
+  look_until_ = now + std::min<Duration>(kLookLimit, job_.stall_timeout);
+}
+
+void Policy::said(uint32_t host, const RanksSeen& m, Time now) {
+  if (!current(m.attempt) || m.look != look_ || !look_until_ || looked_at_.erase(host) == 0) return;
+  for (const RankView& view : m.ranks) {
+    if (is_rank_of(host, view.rank)) views_[view.rank] = view;
+  }
+  if (looked_at_.empty()) judge_stall(now);
+}
+
+void Policy::judge_stall(Time now) {
+  look_until_.reset();
+  if (stalled_.empty()) return;
+  Duration quiet = job_.stall_timeout;
+  for (const uint32_t rank : stalled_) {
+    if (views_.count(rank) > 0) quiet = std::max(quiet, bounded(views_[rank].quiet_ns));
+  }
+  const auto stall_ns = static_cast<uint64_t>(job_.stall_timeout.count());
+  const std::optional<Suspect> suspect = find_suspect(views_, stall_ns);
+  const std::string text = describe_stall(suspect, quiet);
+  if (job_.stall_action == StallAction::warn) {
+    say(Say::Level::warning, text);
+    stalled_since_ = now - quiet;
+    warn_again_ = now + quiet;
+    return;
+  }
+  Cause cause;
+  cause.kind = Cause::Kind::stalled;
+  cause.text = text;
+  if (suspect) {
+    cause.rank = suspect->rank;
+    cause.host = host_of(suspect->rank);
+  }
+  fail(cause, now);
+}
+
+std::string Policy::describe_stall(const std::optional<Suspect>& suspect, Duration quiet) const {
+  const std::string since = "no progress for " + format_duration(quiet) + ": ";
+  if (suspect) {
+    std::string others;
+    if (suspect->others > 0) others = ", and " + std::to_string(suspect->others) + " more";
+    return since + rank_name(suspect->rank) + (suspect->why.empty() ? "" : " ") + suspect->why +
+           others;
+  }
+  return since + rank_name(*stalled_.begin()) +
+         (stalled_.size() > 1 ? " and " + std::to_string(stalled_.size() - 1) + " more" : "") +
+         "; which rank holds them up cannot be told";
+}
+
+void Policy::stall_tick(Time now) {
+  if (look_until_ && *look_until_ <= now) judge_stall(now);
+  if (!warn_again_ || *warn_again_ > now || phase_ != Phase::running) return;
+  look_at_ranks(now);
+}
+
+void Policy::forget_stalls() {
+  stalled_.clear();
+  look_until_.reset();
+  warn_again_.reset();
+}
+
+}  // namespace hvd
