@@ -457,7 +457,7 @@ TEST_CASE("names of variables that nobody means are refused with their place") {
       {"NOPE", "'NOPE': no variable of that name is set here"},
   };
   for (const auto& entry : bad) {
-    const std::string line = entry.first, shown = entry.second;
+    const std::string line = entry.line, shown = entry.shown;
     CAPTURE(line);
     const HostFileOnDisk file("A=1\n" + line + "\n", ".env");
     CHECK(error(Words{"--env-file", file.path(), "train"}) ==
