@@ -40,7 +40,6 @@ constexpr Duration kWaitNews = 5s;
 constexpr size_t kMostWaitsTold = 4;
 // A log folder that takes nothing for so long is worth a word.
 constexpr Duration kSlowFile = 5s;
-const std::string kNotWhole = "a log file is not whole";
 
 // Names of what the poller watches; hosts count from kFirstHost.
 constexpr uint64_t kSignals = 0;
@@ -242,7 +241,7 @@ void Launch::take_written() {
   if (stdout_error_ == 0) lose_stdout(out_.broken(Stream::out));
   const std::string error = files_.take_error();
   if (error.empty()) return;
-  const std::string what = files_.incomplete() ? kNotWhole + ": " : "";
+  const std::string what = files_.incomplete() ? "a log file is not whole: " : "";
   perform_one(Say{Say::Level::warning, what + error});
 }
 
@@ -424,10 +423,10 @@ void Launch::dismiss_agents(Time now) {
   if (!links_.any()) goodbye_until_.reset();
 }
 
-// What is to be said of the end is known: it is no success if somebody was not given all. A log
-// folder that hangs keeps nobody from the report of a failure.
+// What is to be said of the end is known: it is no success if our reader was not given all. What a
+// log folder lacks was said, and takes nothing from what the ranks did.
 bool Launch::written() {
-  if (!out_.idle() || !err_.idle() || (finish_->code == 0 && !files_.idle())) return false;
+  if (!out_.idle() || !err_.idle()) return false;
   take_written();
   const std::string lost = not_written();
   if (finish_->code != 0 || lost.empty()) return true;
@@ -440,7 +439,6 @@ bool Launch::written() {
 
 std::string Launch::not_written() const {
   if (!lost_output_.empty()) return lost_output_;
-  if (files_.incomplete()) return kNotWhole;
   const int number = err_.broken(Stream::err);
   if (number == 0 || number == EPIPE) return "";
   return std::string("standard error cannot be written: ") + std::strerror(number);
