@@ -293,6 +293,7 @@ std::string report_json(const Job& job, const Finish& finish, Duration wall) {
             {"wall_seconds", seconds(wall)}};
   if (!finish.consequences.empty()) j["consequences"] = finish.consequences;
   if (finish.newest_step) j["newest_checkpoint_step"] = *finish.newest_step;
+  if (!finish.foreign_path.empty()) j["foreign_checkpoint"] = finish.foreign_path;
   Json cause = {{"kind", name(finish.cause.kind)}, {"text", finish.cause.text}};
   if (finish.cause.rank) cause["rank"] = *finish.cause.rank;
   if (finish.cause.signal == SIGKILL && finish.cause.kind == Cause::Kind::killed) {

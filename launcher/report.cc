@@ -2,6 +2,16 @@
 
 namespace hvd {
 
+namespace {
+
+// What `resume` would go on from, for people.
+std::string newest_checkpoint(const Finish& f) {
+  if (f.newest_step) return "step " + std::to_string(*f.newest_step);
+  return f.foreign_path.empty() ? "" : "the program's own, " + f.foreign_path;
+}
+
+}  // namespace
+
 std::vector<std::string> report_texts(const Job& job, const Finish& f, int verbosity) {
   std::vector<std::string> texts;
   const bool all = verbosity >= 0;
@@ -20,9 +30,10 @@ std::vector<std::string> report_texts(const Job& job, const Finish& f, int verbo
     texts.push_back(std::move(text));
   }
   if (f.attempts > 0 && !job.checkpoint_dir.empty() && all) {
+    const std::string newest = newest_checkpoint(f);
     texts.push_back("attempts: " + std::to_string(f.attempts) + ", newest whole checkpoint: " +
-                    (f.newest_step ? "step " + std::to_string(*f.newest_step) : "none"));
-    if (f.newest_step) texts.push_back("to go on: hvdlaunch resume " + job.checkpoint_dir);
+                    (newest.empty() ? "none" : newest));
+    if (!newest.empty()) texts.push_back("to go on: hvdlaunch resume " + job.checkpoint_dir);
   }
   const std::string who = f.from_worker && f.cause.rank ? "rank " + std::to_string(*f.cause.rank) +
                                                               " on " + job.hosts[*f.cause.host].name

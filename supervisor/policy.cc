@@ -375,6 +375,7 @@ void Policy::note_steps(const std::vector<RankStep>& steps) {
   if (reached_step_ <= reached_at_start_ || progressed_) return;
   progressed_ = true;
   restarts_ = 0;
+  lost_links_ = 0;
 }
 
 void Policy::on(const Tick&, Time now) {

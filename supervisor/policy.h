@@ -151,7 +151,8 @@ struct Finish {
   Cause cause;
   std::vector<std::string> consequences;  // ends that followed in the last attempt, like with like
   uint32_t attempts = 0;
-  std::optional<uint64_t> newest_step;
+  std::optional<uint64_t> newest_step;  // of whole checkpoints of ours
+  std::string foreign_path;             // of the program's own newest one; empty: none
   uint64_t reached_step = 0;
 };
 
@@ -389,6 +390,7 @@ class Policy {
   uint64_t reached_at_start_ = 0;
   bool progressed_ = false;        // in this attempt
   uint32_t restarts_ = 0;          // without progress, against the budget
+  uint32_t lost_links_ = 0;        // without progress, against none
   bool address_in_use_ = false;    // rank 0 said so in this attempt
   bool other_port_tried_ = false;  // for that; once in a run
   uint32_t same_endings_ = 0;      // attempts in a row that ended the same way

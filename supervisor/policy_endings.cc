@@ -386,7 +386,10 @@ bool Policy::may_go_on(std::string& why_not) {
                                  " is set aside: the program failed " + std::to_string(kPoisoned) +
                                  " times right after reading it");
   }
-  if (cause_.kind == Cause::Kind::link_lost) return true;
+  if (cause_.kind == Cause::Kind::link_lost) {
+    ++lost_links_;
+    return true;
+  }
   if (restarts_ >= limit) {
     why_not = "the restart budget of " + std::to_string(limit) + " is used up without progress";
     cause_.kind = Cause::Kind::agent_ended;  // ends with 70, whatever the last code was
@@ -399,13 +402,14 @@ bool Policy::may_go_on(std::string& why_not) {
 void Policy::relaunch(Time now) {
   Duration pause = Duration::zero();
   // Another checkpoint is another try.
-  if (restarts_ > 1 && last_failure_.kind != Cause::Kind::bad_state) {
-    const double longest = std::min(60.0, static_cast<double>(1u << std::min(restarts_ - 2, 6u)));
+  const uint32_t tries = std::max(restarts_, lost_links_);
+  if (tries > 1 && last_failure_.kind != Cause::Kind::bad_state) {
+    const double longest = std::min(60.0, static_cast<double>(1u << std::min(tries - 2, 6u)));
     const double share = 0.5 + 0.5 * std::uniform_real_distribution<>(0, 1)(random_);
     pause = Duration(static_cast<int64_t>(longest * share * 1e9));
   }
   if (pause == Duration::zero()) return gather(now);
-  say(Say::Level::info, "restart " + std::to_string(restarts_) + " in " + format_duration(pause));
+  say(Say::Level::info, "restart " + std::to_string(tries) + " in " + format_duration(pause));
   phase_ = Phase::backing_off;
   deadline_ = now + pause;
 }
@@ -439,6 +443,7 @@ void Policy::finish_with_cause() {
   if (!asked_for(cause_)) finish.consequences = told_consequences();
   finish.attempts = attempts_started_;
   if (!verified_.empty()) finish.newest_step = *verified_.rbegin();
+  if (foreign_) finish.foreign_path = foreign_->path;
   finish.reached_step = reached_step_;
   out_.push_back(std::move(finish));
 }

@@ -153,6 +153,15 @@ class ForeignTest(Case):
         self.assertEqual(lines_of(run.out, 0), [
             "attempt 1 resumes nothing at -", f"attempt 2 resumes {self.path('model-7.pt')} at 7"])
 
+    def test_a_checkpoint_of_the_program_s_own_is_what_resume_goes_on_from(self):
+        run = self.launch("-np", "2", "--checkpoint-dir", self.path("ckpt"), "--max-restarts", "0", PYTHON,
+                          f"{PROGRAMS}/foreign.py", self.dir)
+        self.assert_code(run, 137)
+        self.assertIn(f"newest whole checkpoint: the program's own, {self.path('model-7.pt')}\n", run.err)
+        self.assertIn(f"to go on: hvdlaunch resume {self.path('ckpt')}\n", run.err)
+        resumed = self.launch("resume", self.path("ckpt"))
+        self.assertIn(f" resumes {self.path('model-7.pt')} at 7", lines_of(resumed.out, 0)[0])
+
     @unittest.skipIf(subprocess.run([PYTHON, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode,
                      f"{PYTHON} has no torch (./dev setup torch)")
     def test_pytorch_ddp_resumes_from_its_own_checkpoint(self):

@@ -572,17 +572,25 @@ TEST_CASE("a checkpoint whose readers crash twice is set aside") {
   CHECK(scene.starts.back().resume_step == 50);
 }
 
-TEST_CASE("a broken link costs one relaunch and no budget") {
+TEST_CASE("a broken link costs one relaunch and no budget, but pauses when it breaks again") {
   Scene scene = running(1);
   scene.save(5);
-  for (int i = 0; i < 30; ++i) {
+  for (uint32_t i = 1; i <= 30; ++i) {
     scene.down(0, HostEnd::lost);
     scene.answer();
+    CHECK((scene.count<Connect>() == i + 1) == (i == 1));
+    scene.pass(61s);
+    CHECK(scene.count<Connect>() == i + 1);
     scene.up(0);
     scene.answer();
   }
   CHECK(scene.finish() == nullptr);
   CHECK(scene.starts.size() == 31);
+  // With progress, the next one is a first one.
+  scene.say(0, Beat{0, scene.policy->attempt(), {{0, 1000}}});
+  scene.down(0, HostEnd::lost);
+  scene.answer();
+  CHECK(scene.count<Connect>() == 32);
 }
 
 TEST_CASE("a program that cannot run ends the job at once") {
