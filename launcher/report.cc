@@ -31,8 +31,8 @@ std::vector<std::string> report_texts(const Job& job, const Finish& f, int verbo
   }
   if (f.attempts > 0 && !job.checkpoint_dir.empty() && all) {
     const std::string newest = newest_checkpoint(f);
-    texts.push_back("attempts: " + std::to_string(f.attempts) + ", newest whole checkpoint: " +
-                    (newest.empty() ? "none" : newest));
+    texts.push_back("attempts: " + std::to_string(f.attempts) +
+                    ", newest whole checkpoint: " + (newest.empty() ? "none" : newest));
     if (!newest.empty()) texts.push_back("to go on: hvdlaunch resume " + job.checkpoint_dir);
   }
   const std::string who = f.from_worker && f.cause.rank ? "rank " + std::to_string(*f.cause.rank) +

@@ -160,7 +160,7 @@ class ForeignTest(Case):
         self.assertIn(f"newest whole checkpoint: the program's own, {self.path('model-7.pt')}\n", run.err)
         self.assertIn(f"to go on: hvdlaunch resume {self.path('ckpt')}\n", run.err)
         resumed = self.launch("resume", self.path("ckpt"))
-        self.assertIn(f" resumes {self.path('model-7.pt')} at 7", lines_of(resumed.out, 0)[0])
+        self.assertIn(f" resumes {self.path('model-7.pt')} at 7", resumed.out, str(resumed))
 
     @unittest.skipIf(subprocess.run([PYTHON, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode,
                      f"{PYTHON} has no torch (./dev setup torch)")
