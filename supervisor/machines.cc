@@ -94,20 +94,24 @@ std::string thread_shares(const Job& job, const std::vector<KnownMachine>& machi
                           const Placement& placement) {
   const std::string name = "OMP_NUM_THREADS";
   if (find_variable(job.set, name) || find_variable(job.forwarded, name)) return "";
+  std::map<uint32_t, const AgentHello*> hellos;
+  for (const KnownMachine& machine : machines) hellos[machine.host] = &machine.hello;
+  std::map<std::pair<std::string, uint64_t>, uint32_t> ranks_of_machine;
+  for (const HostPlaces& places : placement) {
+    const auto hello = hellos.find(places.host);
+    if (hello == hellos.end()) continue;
+    ranks_of_machine[{hello->second->boot_id, hello->second->network}] +=
+        static_cast<uint32_t>(places.places.size());
+  }
   std::map<uint32_t, std::string> hosts_by_share;
   for (const HostPlaces& places : placement) {
-    const auto machine = std::find_if(machines.begin(), machines.end(),
-                                      [&](const KnownMachine& m) { return m.host == places.host; });
+    const auto hello = hellos.find(places.host);
     const Host& host = job.hosts[places.host];
-    if (machine == machines.end() || find_variable(host.env, name)) continue;
-    uint32_t ranks = 0;
-    for (const HostPlaces& other : placement) {
-      const bool shares = std::any_of(machines.begin(), machines.end(), [&](const KnownMachine& m) {
-        return m.host == other.host && same_machine(m.hello, machine->hello);
-      });
-      if (other.host == places.host || shares) ranks += static_cast<uint32_t>(other.places.size());
-    }
-    std::string& hosts = hosts_by_share[std::max(1u, machine->hello.cores / ranks)];
+    if (hello == hellos.end() || find_variable(host.env, name)) continue;
+    const AgentHello& told = *hello->second;
+    const uint32_t ranks = same_machine(told, told) ? ranks_of_machine[{told.boot_id, told.network}]
+                                                    : static_cast<uint32_t>(places.places.size());
+    std::string& hosts = hosts_by_share[std::max(1u, told.cores / ranks)];
     hosts += (hosts.empty() ? "" : ", ") + host.name;
   }
   std::string text;
