@@ -15,7 +15,7 @@ import threading
 import time
 import tty
 
-from harness import HVDLAUNCH, PROGRAMS, PYTHON, SLOWNESS, Case, lines_of, main, wait_for
+from harness import HVDLAUNCH, PROGRAMS, PYTHON, SLOWNESS, Case, descendants, kill, lines_of, main, wait_for
 
 ROUNDS = int(os.environ.get("E2E_ROUNDS", "8"))  # of what must hold every time
 LINES = int(os.environ.get("E2E_LINES", "300"))  # of each rank that writes in pieces
@@ -453,7 +453,7 @@ class InputTest(Case):
             except OSError:
                 pass
 
-        listener = threading.Thread(target=listen)
+        listener = threading.Thread(target=listen, daemon=True)
         listener.start()
         try:
             os.write(ours, f"{HVDLAUNCH} -np 1 {option} sh -c 'echo up; exec sleep 1' &\n".encode())
@@ -464,6 +464,8 @@ class InputTest(Case):
             wait_for(lambda: re.search(rb"[\r\n]ended-0-4", seen), 20, lambda: f"the end in {seen}")
             self.assertNotIn(b"Stopped", seen)
         finally:
+            for one in descendants(shell.pid):  # none, unless the job stands still
+                kill(one.pid)
             os.write(ours, b"exit\n")
             shell.wait(20)
             listener.join(20)
