@@ -44,6 +44,8 @@ TEST_CASE("j1: ranks fill the hosts in their order, slot by slot") {
       {{host("h1", 2), host("h2", 2)}, 4, "0/0: 0.0.0/2 1.1.0/2; 1/1: 2.0.1/2 3.1.1/2"},
       {{host("h2", 2), host("h1", 2)}, 3, "0/0: 0.0.0/2 1.1.0/1; 1/1: 2.0.1/2"},
       {{host("h1", 2), host("h2", 2), host("h3", 2)}, 2, "0/0: 0.0.0/1 1.1.0/1"},
+      // The first has more slots, whatever the names say.
+      {{host("b", 3), host("a", 1)}, 4, "0/0: 0.0.0/2 1.1.0/1 2.2.0/1; 1/1: 3.0.1/2"},
       // Uneven: local rank 2 exists on the first and last host only.
       {{host("a", 3), host("b", 1), host("c", 3)},
        7,
