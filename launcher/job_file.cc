@@ -241,27 +241,27 @@ Status read_hosts(const TomlEntry& entry, Job& job) {
   return Ok{};
 }
 
-Status read_binding(const TomlEntry& entry, Job& job) {
+// One of the names, in the order of the values.
+template <class Value, size_t N>
+Status read_choice(const TomlEntry& entry, const char* const (&names)[N], const char* expected,
+                   Value& to) {
   const auto text = read_text(entry);
   if (!text) return text.error();
-  for (size_t i = 0; i < std::size(kBindings); ++i) {
-    if (*text != kBindings[i]) continue;
-    job.binding = static_cast<Binding>(i);
+  for (size_t i = 0; i < N; ++i) {
+    if (*text != names[i]) continue;
+    to = static_cast<Value>(i);
     return Ok{};
   }
-  return Error{entry.value_at + ": bind is " + in_quotes(*text) + ": expected none, core or numa"};
+  return Error{entry.value_at + ": " + entry.key + " is " + in_quotes(*text) + ": expected " +
+               expected};
+}
+
+Status read_binding(const TomlEntry& entry, Job& job) {
+  return read_choice(entry, kBindings, "none, core or numa", job.binding);
 }
 
 Status read_stall_action(const TomlEntry& entry, Job& job) {
-  const auto text = read_text(entry);
-  if (!text) return text.error();
-  for (size_t i = 0; i < std::size(kStallActions); ++i) {
-    if (*text != kStallActions[i]) continue;
-    job.stall_action = static_cast<StallAction>(i);
-    return Ok{};
-  }
-  return Error{entry.value_at + ": stall-action is " + in_quotes(*text) +
-               ": expected warn or restart"};
+  return read_choice(entry, kStallActions, "warn or restart", job.stall_action);
 }
 
 struct Field {
