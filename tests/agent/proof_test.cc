@@ -10,6 +10,7 @@
 
 #include "supervisor/agent/own_addresses.h"
 #include "tests/agent/agent_process.h"
+#include "tests/loopback.h"
 
 using namespace hvd;
 using namespace hvd::test;
@@ -45,14 +46,6 @@ std::vector<DialEnd> dial(AgentProcess& agent, uint32_t host, uint32_t port,
     }
   }
   return ends;
-}
-
-sockaddr_in loopback(uint32_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
 }
 
 // A connection to a listener on this machine; invalid if there is none.

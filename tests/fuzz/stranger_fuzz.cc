@@ -10,9 +10,11 @@
 #include "supervisor/agent/launcher_link.h"
 #include "supervisor/agent/worker_socket.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/loopback.h"
 
 using namespace hvd;
 using namespace hvd::fuzz;
+using hvd::test::loopback;
 using namespace std::chrono_literals;
 
 namespace {
@@ -64,14 +66,6 @@ void check_worker(std::string_view bytes) {
   }
   server->expire(kNow + 11s);
   for (const std::string& notice : server->take_notices()) check_sentence(notice, "");
-}
-
-sockaddr_in loopback(uint32_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
 }
 
 // A caller that does not show the nonce hears nothing.
