@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <string_view>
 
 #include "base/checkpoint_format.h"
@@ -21,14 +22,18 @@ constexpr const char* kManifestFile = "manifest.json";
 constexpr size_t kMostListed = 12u << 20;
 // A folder on its way out, so that no half of it is ever taken for a checkpoint.
 constexpr std::string_view kAside = ".old";
+// A checkpoint that makes room for another of its step, where two folders cannot be exchanged. It
+// comes back if the other did not come to stand in its place.
+constexpr std::string_view kReplaced = ".replaced";
 
-std::string aside_name(uint64_t step) {
-  return step_folder(step) + std::string(kAside);
+std::string aside_name(uint64_t step, std::string_view suffix = kAside) {
+  return step_folder(step) + std::string(suffix);
 }
 
-bool is_aside(std::string_view name) {
-  return name.size() > kAside.size() && name.substr(name.size() - kAside.size()) == kAside &&
-         parse_step_folder(name.substr(0, name.size() - kAside.size())).has_value();
+// The step of a folder put aside under that suffix.
+std::optional<uint64_t> parse_aside(std::string_view name, std::string_view suffix = kAside) {
+  if (!name.ends_with(suffix)) return std::nullopt;
+  return parse_step_folder(name.substr(0, name.size() - suffix.size()));
 }
 
 Result<Fd> open_checkpoints(const std::string& dir) {
@@ -91,9 +96,23 @@ bool is_folder_at(int parent, const std::string& name) {
   return fstatat(parent, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool exists_at(int parent, const std::string& name) {
+  return faccessat(parent, name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 // A nonce is one plain name: it must not lead out of the folder.
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos;
+}
+
+// Gives a replaced checkpoint its place back if nothing came to stand there; its step then.
+std::optional<uint64_t> bring_back(int checkpoints, const std::string& name) {
+  const std::optional<uint64_t> step = parse_aside(name, kReplaced);
+  if (!step || !is_folder_at(checkpoints, name)) return std::nullopt;
+  const std::string final = step_folder(*step);
+  if (exists_at(checkpoints, final)) return std::nullopt;
+  if (renameat(checkpoints, name.c_str(), checkpoints, final.c_str()) != 0) return std::nullopt;
+  return step;
 }
 
 Status put_nonce(const ProbeDirectory& task) {
@@ -147,12 +166,14 @@ CheckpointsListed perform(const ListCheckpoints& task) {
   }
   std::vector<uint64_t> steps;
   for (const std::string& name : *names) {
-    const std::optional<uint64_t> step = parse_step_folder(name);
-    if (step && is_folder_at(folder->get(), name)) steps.push_back(*step);
+    std::optional<uint64_t> step = parse_step_folder(name);
+    if (!step) step = bring_back(folder->get(), name);
+    if (step && is_folder_at(folder->get(), step_folder(*step))) steps.push_back(*step);
     const std::optional<Draft> draft = parse_draft_folder(name);
     if (draft) answer.last_draft = std::max(answer.last_draft, draft->attempt);
   }
   std::sort(steps.rbegin(), steps.rend());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   size_t bytes = 0;
   for (const uint64_t step : steps) {
     ListedCheckpoint listed = list_one(folder->get(), task.dir, step);
@@ -215,6 +236,30 @@ CheckpointVerified perform(const VerifyCheckpoint& task) {
 
 namespace {
 
+// Puts the draft in the place of a checkpoint of its step, which is whole at every moment. Gives
+// the name that the old one has then.
+Result<std::string> replace_step(int parent, const std::string& dir, uint64_t step,
+                                 const std::string& draft) {
+  const std::string final = step_folder(step);
+  if (renameat2(parent, draft.c_str(), parent, final.c_str(), RENAME_EXCHANGE) == 0) return draft;
+  if (errno != EINVAL && errno != ENOSYS) {
+    return errno_error("cannot exchange " + dir + "/" + draft + " with " + final, errno);
+  }
+  // A file system that cannot do so.
+  const std::string replaced = aside_name(step, kReplaced);
+  const Status removed = remove_tree(parent, replaced);
+  if (!removed) return removed.error();
+  if (renameat(parent, final.c_str(), parent, replaced.c_str()) != 0) {
+    return errno_error("cannot put aside " + dir + "/" + final, errno);
+  }
+  if (renameat(parent, draft.c_str(), parent, final.c_str()) != 0) {
+    const int number = errno;
+    renameat(parent, replaced.c_str(), parent, final.c_str());
+    return errno_error("cannot rename " + dir + "/" + draft + " to " + final, number);
+  }
+  return replaced;
+}
+
 Status commit(const CommitCheckpoint& task) {
   const Result<Fd> checkpoints = open_checkpoints(task.dir);
   if (!checkpoints) return checkpoints.error();
@@ -226,29 +271,25 @@ Status commit(const CommitCheckpoint& task) {
   if (!written) return written;
 
   const int parent = checkpoints->get();
-  const std::string aside = aside_name(task.step);
-  const bool replaces = faccessat(parent, final.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-  if (replaces) {
-    const Status removed = remove_tree(parent, aside);
-    if (!removed) return removed;
-    if (renameat(parent, final.c_str(), parent, aside.c_str()) != 0) {
-      return errno_error("cannot put aside " + task.dir + "/" + final, errno);
+  if (!exists_at(parent, final)) {
+    if (renameat(parent, draft.c_str(), parent, final.c_str()) != 0) {
+      return errno_error("cannot rename " + path + " to " + final, errno);
     }
+    return sync_folder(parent, task.dir);
   }
-  if (renameat(parent, draft.c_str(), parent, final.c_str()) != 0) {
-    return errno_error("cannot rename " + path + " to " + final, errno);
-  }
+  const Result<std::string> old = replace_step(parent, task.dir, task.step, draft);
+  if (!old) return old.error();
   const Status synced = sync_folder(parent, task.dir);
-  // The checkpoint is safe by now: what is left of the old one goes with the next prune at the
+  // The checkpoint is safe by now: what is left of the old one goes with the next attempt at the
   // latest.
-  if (synced && replaces) static_cast<void>(remove_tree(parent, aside));
+  if (synced) static_cast<void>(remove_tree(parent, *old));
   return synced;
 }
 
 // Removes a committed step with a manifest of ours, and nothing else of that name.
 Status prune_step(int checkpoints, const std::string& dir, uint64_t step) {
   const std::string name = step_folder(step), aside = aside_name(step);
-  if (faccessat(checkpoints, name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) return Ok{};
+  if (!exists_at(checkpoints, name)) return Ok{};
   const Fd folder = open_folder_at(checkpoints, name);
   if (!folder) return Error{"cannot prune " + dir + "/" + name + ": it is not a folder"};
   const Result<Manifest> manifest = read_manifest(folder.get(), dir + "/" + name, step);
@@ -268,7 +309,8 @@ Status prune_leftovers(int checkpoints, uint32_t attempt) {
   Status first = Ok{};
   for (const std::string& name : *names) {
     const std::optional<Draft> draft = parse_draft_folder(name);
-    const bool ours = is_aside(name) || (draft && draft->attempt < attempt);
+    const bool ours =
+        parse_aside(name) || parse_aside(name, kReplaced) || (draft && draft->attempt < attempt);
     if (!ours || !is_folder_at(checkpoints, name)) continue;
     const Status removed = remove_tree(checkpoints, name);
     if (first && !removed) first = removed;

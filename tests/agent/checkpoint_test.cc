@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "base/checkpoint_format.h"
 #include "tests/agent/agent_process.h"
 
@@ -159,6 +161,150 @@ TEST_CASE("a damaged manifest condemns every shard, by its name") {
   const auto missing = c.verify(200, {0});
   REQUIRE(missing.defects.size() == 1);
   CHECK(has(missing.defects[0].text, c.step(200)));
+}
+
+namespace {
+
+// Steps 100 of attempt 1 and 200 of attempt 2, of two ranks that each have state of their own.
+struct TwoSteps : Checkpoints {
+  TwoSteps() {
+    REQUIRE(commit(write_own(100, 1)) == "");
+    REQUIRE(commit(write_own(200, 2)) == "");
+  }
+
+  Manifest write_own(uint64_t at, uint32_t attempt) {
+    Manifest manifest = write_draft(at, attempt);
+    manifest.shards[1] = write_rank(folder / draft_folder(at, attempt), 1, double(at + attempt));
+    return manifest;
+  }
+  Shard write_rank(const std::string& where, uint32_t rank, double value) {
+    NamedArray array{"own", "F64", {}, &value, sizeof value, false};
+    const auto shard = write_shard(where + "/" + shard_file(rank), rank, "", {array});
+    REQUIRE(shard.ok());
+    return *shard;
+  }
+  std::string shard(uint64_t at, uint32_t rank) const { return step(at) + "/" + shard_file(rank); }
+  std::string manifest() const { return step(200) + "/manifest.json"; }
+};
+
+void move(const std::string& from, const std::string& to) {
+  REQUIRE(rename(from.c_str(), to.c_str()) == 0);
+}
+
+void copy(const std::string& from, const std::string& to) {
+  REQUIRE(replace_file(to, *read_file(from, 1u << 20), 0600).ok());
+}
+
+void swap_files(const std::string& a, const std::string& b) {
+  REQUIRE(renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("n33: whatever stands in a shard's place is rejected by its name") {
+  TwoSteps c;
+  const std::string path = c.shard(200, 1);
+  std::string why;
+  SUBCASE("another rank's") {
+    swap_files(path, c.shard(200, 0));
+    why = "bytes where the manifest says";
+  }
+  SUBCASE("another rank's, twice") {
+    copy(c.shard(200, 0), path);
+    why = "bytes where the manifest says";
+  }
+  SUBCASE("another step's") {
+    swap_files(path, c.shard(100, 1));
+    why = "its digest is";
+  }
+  SUBCASE("one of an earlier attempt at the same step") {
+    c.write_rank(c.step(200), 1, 201);
+    why = "its digest is";
+  }
+  SUBCASE("nothing") {
+    REQUIRE(unlink(path.c_str()) == 0);
+    why = "it is missing";
+  }
+  SUBCASE("an empty file") {
+    REQUIRE(truncate(path.c_str(), 0) == 0);
+    why = "it holds 0 bytes where the manifest says";
+  }
+  SUBCASE("a longer file") {
+    REQUIRE(truncate(path.c_str(), 1 << 20) == 0);
+    why = "it holds 1048576 bytes where the manifest says";
+  }
+  SUBCASE("a header that says it is huge") {
+    const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(pwrite(fd.get(), "\xff\xff\xff\xff\xff\xff\xff\x7f", 8, 0) == 8);
+    why = "its digest is";
+  }
+  SUBCASE("a folder") {
+    REQUIRE(unlink(path.c_str()) == 0);
+    REQUIRE(mkdir(path.c_str(), 0700) == 0);
+    why = "it is not a regular file";
+  }
+  SUBCASE("a link to the whole file") {
+    move(path, c.folder / "whole");
+    REQUIRE(symlink((c.folder / "whole").c_str(), path.c_str()) == 0);
+    why = "it is not a regular file";
+  }
+  SUBCASE("a link to itself") {
+    REQUIRE(unlink(path.c_str()) == 0);
+    REQUIRE(symlink(path.c_str(), path.c_str()) == 0);
+    why = "it is not a regular file";
+  }
+  SUBCASE("a pipe") {
+    REQUIRE(unlink(path.c_str()) == 0);
+    REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+    why = "it is not a regular file";
+  }
+  const auto verified = c.verify(200, {1});
+  CHECK(verified.whole.empty());
+  REQUIRE(verified.defects.size() == 1);
+  CHECK_MESSAGE(has(verified.defects[0].text, path), verified.defects[0].text);
+  CHECK_MESSAGE(has(verified.defects[0].text, why), verified.defects[0].text);
+}
+
+TEST_CASE("n33: whatever stands in a manifest's place is rejected by its name") {
+  TwoSteps c;
+  const std::string path = c.manifest();
+  std::string why;
+  SUBCASE("another step's") {
+    copy(c.step(100) + "/manifest.json", path);
+    why = "it is of step 100";
+  }
+  SUBCASE("nothing") {
+    REQUIRE(unlink(path.c_str()) == 0);
+    why = "No such file";
+  }
+  SUBCASE("an empty file") {
+    REQUIRE(truncate(path.c_str(), 0) == 0);
+    why = "its end is missing";
+  }
+  SUBCASE("a huge file") {
+    REQUIRE(truncate(path.c_str(), int64_t{1} << 40) == 0);
+    why = "not a file of a manifest's size";
+  }
+  SUBCASE("a folder") {
+    REQUIRE(unlink(path.c_str()) == 0);
+    REQUIRE(mkdir(path.c_str(), 0700) == 0);
+    why = "not a file of a manifest's size";
+  }
+  SUBCASE("a link to the whole file") {
+    move(path, c.folder / "whole");
+    REQUIRE(symlink((c.folder / "whole").c_str(), path.c_str()) == 0);
+    why = "it is a link";
+  }
+  SUBCASE("a link to itself") {
+    REQUIRE(unlink(path.c_str()) == 0);
+    REQUIRE(symlink(path.c_str(), path.c_str()) == 0);
+    why = "it is a link";
+  }
+  const auto verified = c.verify(200, {0, 1});
+  CHECK(verified.whole.empty());
+  REQUIRE(verified.defects.size() == 2);
+  CHECK_MESSAGE(has(verified.defects[0].text, path), verified.defects[0].text);
+  CHECK_MESSAGE(has(verified.defects[0].text, why), verified.defects[0].text);
 }
 
 TEST_CASE("links are not followed in place of step folders") {

@@ -1,0 +1,266 @@
+"""A save that is killed at each of its system calls, in any rank and in the agent that commits:
+whoever goes on finds a complete checkpoint, never older than the last acknowledged one.
+
+strace counts the calls of one undisturbed job; then each is the last of another job. On this
+machine every job is run to its end by a relaunch, which must go on from where it was acknowledged
+to be. SAVES_ALL=1 takes all calls, else those that a state of the folder lies between.
+"""
+
+import collections
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "e2e"))
+from harness import BUILD, HVDLAUNCH, SLOWNESS, Case, main
+
+WORKER = os.path.join(BUILD, "tests", "nemesis", "saving_worker")
+STEPS = 2
+ALL = bool(os.environ.get("SAVES_ALL"))
+
+# Calls that change a folder, or tell somebody that it has changed. The rest changes nothing between
+# one of these and the next.
+CHANGES = {"mkdir", "mkdirat", "openat", "write", "pwrite64", "fsync", "fdatasync", "rename", "renameat",
+           "renameat2", "unlink", "unlinkat", "rmdir", "sendmsg", "sendto", "copy_file_range", "ftruncate"}
+
+# The rank of that number is traced in its first attempt.
+TRACED_RANK = """#!/bin/sh
+[ "$HVD_RANK" = "$TRACED" ] && [ "$HVD_ATTEMPT" = 1 ] && exec strace -f -o "$TRACE" $INJECT "$@"
+exec "$@"
+"""
+# The agent is traced the first time it is started.
+TRACED_AGENT = """#!/bin/sh
+shift
+[ -e "$TRACE" ] && exec "$@"
+exec strace -f -o "$TRACE" -e trace=%file,%desc $INJECT "$@"
+"""
+# Ranks see the folder at another place, so that their calls are not taken for the agent's.
+ELSEWHERE = """#!/bin/sh
+export HVD_CHECKPOINT_DIR="$ALIAS"
+exec "$@"
+"""
+
+
+class Call(collections.namedtuple("Call", "name number")):
+    """The n-th call of that name in one thread, as strace counts it for an injection."""
+
+    def __str__(self):
+        return f"{self.name} number {self.number}"
+
+
+def calls_of(trace):
+    """The calls of each thread, in order, with their arguments."""
+    threads, counts = collections.defaultdict(list), collections.Counter()
+    with open(trace, errors="replace") as f:
+        for line in f:
+            found = re.match(r"(\d+) +([a-z_0-9]+)\((.*)", line)
+            if found:
+                thread, name, arguments = found.groups()
+                counts[thread, name] += 1
+                threads[thread].append((Call(name, counts[thread, name]), arguments))
+    return threads
+
+
+def injection(call):
+    return f"-e inject={call.name}:signal=KILL:when={call.number}"
+
+
+class SavesTest(Case):
+    @classmethod
+    def setUpClass(cls):
+        tried = subprocess.run(["strace", "true"], stderr=subprocess.PIPE, text=True)
+        if tried.returncode != 0:
+            raise unittest.SkipTest(f"processes cannot be traced here: {tried.stderr.strip()}")
+
+    def setUp(self):
+        super().setUp()
+        self.ckpt = self.path("ckpt")
+        self.acks = self.path("acks")
+        self.killed = 0
+
+    def script(self, name, text):
+        path = self.write(name, text)
+        os.chmod(path, 0o700)
+        return path
+
+    def run_job(self, words, **environment):
+        """One job in a new folder, to its end; what it printed. None of its files was there before."""
+        for path in (self.ckpt, self.acks, self.path("trace")):
+            shutil.rmtree(path, ignore_errors=True)
+            if os.path.isfile(path):
+                os.unlink(path)
+        os.mkdir(self.ckpt)
+        done = subprocess.run(words, env=dict(self.environment(), TRACE=self.path("trace"), **environment),
+                              cwd=self.dir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=30 * SLOWNESS)
+        return done.returncode, done.stdout
+
+    def acknowledged(self):
+        """The newest step that some rank was told to be saved."""
+        with open(self.acks) as f:
+            return max((int(line) for line in f), default=0)
+
+    def check_killed_at(self, call, words, **environment):
+        code, said = self.run_job(words, INJECT=injection(call), **environment)
+        with self.subTest(call=str(call)):
+            self.assertEqual(code, 0, said)
+            self.assertEqual(os.listdir(self.path("run")) + os.listdir(self.path("tmp")), [])
+            froms = [int(step) for step in re.findall(r"^from (\d+)$", said, re.M)]
+            told = [int(step) for step in re.findall(r"^acknowledged (\d+)$", said, re.M)]
+            if len(froms) < 2 and "attempt 2" not in said:
+                return
+            self.killed += 1
+            self.assertGreaterEqual(froms[-1], told[-1] if told else 0, said)
+            left = [name for name in os.listdir(self.ckpt) if "tmp-1" in name or name.endswith(".old")]
+            self.assertEqual(left, [], said)
+
+    def check_all(self, calls, words, **environment):
+        self.assertGreater(len(calls), 10)
+        for call in calls:
+            self.check_killed_at(call, words, **environment)
+        # Waits come in another number each time; files are touched the same way.
+        self.assertGreaterEqual(self.killed, len(calls) * 0.9)
+
+    def calls_to_try(self, calls, first):
+        """From the first that touches `first` on."""
+        begun = next(i for i, (_, arguments) in enumerate(calls) if first in arguments)
+        return [call for call, _ in calls[begun:] if ALL or call.name in CHANGES]
+
+    def check_rank(self, rank):
+        script = self.script("traced", TRACED_RANK)
+        words = [HVDLAUNCH, "-np", "2", "--no-prefix", "--checkpoint-dir", self.ckpt, script, WORKER,
+                 str(STEPS), self.acks]
+        code, said = self.run_job(words, TRACED=str(rank), INJECT="")
+        self.assertEqual(code, 0, said)
+        threads = calls_of(self.path("trace"))
+        calls = max(threads.values(), key=len)
+        # Without all: the saves of the last step, the first of which follows an acknowledged one.
+        first = self.ckpt if ALL else f"{self.ckpt}/step-{STEPS:09d}"
+        self.check_all(self.calls_to_try(calls, first), words, TRACED=str(rank))
+
+    def test_k1_rank_0_is_killed_at_each_call(self):
+        self.check_rank(0)
+
+    def test_k1_rank_1_is_killed_at_each_call(self):
+        self.check_rank(1)
+
+    def check_agent(self, disturbance=""):
+        alias = self.path("alias")
+        os.mkdir(alias)
+        folders = [self.ckpt] + [f"{self.ckpt}/step-{step:09d}{end}" for step in range(1, STEPS + 1)
+                                 for end in ("", ".tmp-1", ".old", ".replaced")]
+        paths = [word for folder in folders for path in (folder, f"{folder}/manifest.json")
+                 for word in ("-P", path)]
+        agent = self.script("rsh", TRACED_AGENT.replace("$INJECT", f"{' '.join(paths)} {disturbance} $INJECT"))
+        worker = self.script("elsewhere", ELSEWHERE)
+        launch = [HVDLAUNCH, "-H", "a:2", "--rsh", agent, "--no-prefix", "--checkpoint-dir", self.ckpt,
+                  worker, WORKER, str(STEPS), self.acks]
+        words = ["unshare", "-m", "sh", "-c", f'mount --bind {self.ckpt} {alias} && exec "$@"', "sh", *launch]
+        code, said = self.run_job(words, ALIAS=alias, INJECT="")
+        self.assertEqual(code, 0, said)
+        threads = calls_of(self.path("trace"))
+        calls = max(threads.values(), key=len)
+        first = "manifest.json" if ALL else f"step-{STEPS:09d}.tmp-1"
+        self.check_all(self.calls_to_try(calls, first), words, ALIAS=alias)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root, to mount the folder at a second place")
+    def test_k1_the_agent_is_killed_at_each_call(self):
+        self.check_agent()
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root, to mount the folder at a second place")
+    def test_k1_the_agent_is_killed_where_folders_cannot_be_exchanged(self):
+        self.check_agent("-e inject=renameat2:error=EINVAL")
+
+    def test_k1_a_process_that_is_alone_is_killed_at_each_call(self):
+        trace = self.path("trace")
+        environment = dict(HVD_CHECKPOINT_DIR=self.ckpt)
+        code, said = self.run_job(["strace", "-f", "-o", trace, WORKER, str(STEPS), self.acks], **environment)
+        self.assertEqual(code, 0, said)
+        calls = max(calls_of(trace).values(), key=len)
+        calls = self.calls_to_try(calls, self.ckpt)
+        self.assertGreater(len(calls), 10)
+        for call in calls:
+            with self.subTest(call=str(call)):
+                code, said = self.run_job(["strace", "-o", trace, *injection(call).split(), WORKER, str(STEPS),
+                                           self.acks], **environment)
+                told = self.acknowledged()
+                steps = [n for n in os.listdir(self.ckpt) if re.fullmatch(r"step-\d+", n)]
+                newest = max((int(n[5:]) for n in steps), default=0)
+                self.assertGreaterEqual(newest, told, said)
+                resumed = dict(HVD_RESUME_FROM=f"{self.ckpt}/step-{newest:09d}") if newest else {}
+                done = subprocess.run([WORKER, str(STEPS), self.acks], stdout=subprocess.PIPE, text=True, timeout=30,
+                                      env=dict(self.environment(), **environment, **resumed))
+                self.assertEqual(done.returncode, 0)
+                self.assertIn(f"from {newest}\n", done.stdout)
+
+
+class DamageTest(Case):
+    """A checkpoint that is not what was committed is rejected by name, and the one before is used."""
+
+    def setUp(self):
+        super().setUp()
+        self.whole, self.ckpt = self.path("whole"), self.path("ckpt")
+        self.assert_code(self.launch("-np", "2", "--checkpoint-dir", self.whole, WORKER, "3", self.path("acks")), 0)
+
+    def shard(self, rank, step=3):
+        return f"{self.ckpt}/step-{step:09d}/rank-{rank:04d}.safetensors"
+
+    @property
+    def manifest(self):
+        return f"{self.ckpt}/step-{3:09d}/manifest.json"
+
+    def check(self, what, path, damage, why):
+        with self.subTest(what=what):
+            shutil.rmtree(self.ckpt, ignore_errors=True)
+            shutil.copytree(self.whole, self.ckpt)
+            damage()
+            run = self.launch("resume", self.ckpt, "--no-prefix", timeout=30)
+            self.assert_code(run, 0)
+            self.assertIn("from 2\n", run.out, str(run))
+            name = os.path.join(*path.split("/")[-2:])
+            self.assertTrue(name in run.err or all(part in run.err for part in name.split("/")), str(run))
+            self.assertIn(why, run.err)
+            self.assertEqual(self.launch("resume", self.ckpt, "--no-prefix", timeout=30).out.split()[-1], "3")
+
+    def test_n33_the_one_before_is_used(self):
+        def put(path, content):
+            with open(path, "r+b") as f:
+                f.write(content)
+
+        def swap_ranks():
+            os.rename(self.shard(0), self.path("kept"))
+            os.rename(self.shard(1), self.shard(0))
+            os.rename(self.path("kept"), self.shard(1))
+
+        def in_place(path, make):
+            os.unlink(path)
+            make(path)
+
+        shard = self.shard(1)
+        for what, damage, why in (
+            ("ranks are swapped", swap_ranks, "its digest is"),
+            ("it is another step's", lambda: shutil.copy(self.shard(1, 2), shard), "its digest is"),
+            ("it is another rank's", lambda: shutil.copy(self.shard(0), shard), "its digest is"),
+            ("it is empty", lambda: os.truncate(shard, 0), "it holds 0 bytes"),
+            ("it is missing", lambda: os.unlink(shard), "is missing"),
+            ("it is a folder", lambda: in_place(shard, os.mkdir), "is missing"),
+            ("it is a link", lambda: in_place(shard, lambda p: os.symlink(self.shard(1, 2), p)), "is missing"),
+            ("its header is huge", lambda: put(shard, b"\xff" * 7 + b"\x7f"), "its digest is"),
+        ):
+            self.check(what, shard, damage, why)
+        for what, damage, why in (
+            ("the manifest is missing", lambda: os.unlink(self.manifest), "missing"),
+            ("the manifest is empty", lambda: os.truncate(self.manifest, 0), "is missing or cannot be read"),
+            ("the manifest is another step's",
+             lambda: shutil.copy(self.manifest.replace("3/m", "2/m"), self.manifest), "is of step 2"),
+            ("the manifest is a folder", lambda: in_place(self.manifest, os.mkdir), "cannot be read"),
+            ("the manifest is a link", lambda: in_place(self.manifest, lambda p: os.symlink(p, p)), "cannot be read"),
+        ):
+            self.check(what, self.manifest, damage, why)
+
+
+if __name__ == "__main__":
+    main()
