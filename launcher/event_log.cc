@@ -276,6 +276,12 @@ struct Lines {
 
 }  // namespace
 
+std::string opening_line(const std::string& job, Time started) {
+  Json j = line("begin", Duration::zero());
+  j.update(
+      {{"job", job}, {"wall", wall_clock_stamp()}, {"boot", seconds(started.time_since_epoch())}});
+  return dump(j);
+}
 std::string log_line(const Event& event, Duration at) {
   return std::visit(Lines{at}, event);
 }

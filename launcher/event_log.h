@@ -10,6 +10,9 @@
 namespace hvd {
 
 // A whole line, or empty for what is not logged. `at` is the time since the job's start.
+// The first line: whose log it is, and when its time 0 was, by the wall clock and in seconds of
+// CLOCK_BOOTTIME.
+std::string opening_line(const std::string& job, Time started);
 std::string log_line(const Event& event, Duration at);
 std::string log_line(const Action& action, Duration at);
 

@@ -145,6 +145,7 @@ int Launch::run() {
   for (const int writer : {out_.fd(), own_err_.fd(), files_.fd(), history_.fd()}) {
     poller_.watch(writer, kWriterNews, {true, false});
   }
+  history_.add(opening_line(job_.id, started_));
   last_turn_ = now();
   perform(policy_.start(last_turn_));
   history_.remember();
