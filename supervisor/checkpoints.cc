@@ -126,6 +126,10 @@ Candidates find_candidates(const std::map<uint32_t, CheckpointsListed>& listings
   return result;
 }
 
+Candidate committed_candidate(const Manifest& manifest, const Placement& placement) {
+  return {manifest.step, manifest, spread(placement, manifest.size, manifest.size)};
+}
+
 std::vector<uint64_t> steps_to_prune(const std::set<uint64_t>& known,
                                      const std::set<uint64_t>& verified, uint32_t keep) {
   const size_t wanted = std::max<uint32_t>(keep, 2);

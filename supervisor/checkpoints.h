@@ -37,6 +37,9 @@ Candidates find_candidates(const std::map<uint32_t, CheckpointsListed>& listings
                            const std::vector<Host>& hosts, const Placement& placement,
                            uint32_t size, const std::set<uint64_t>& rejected);
 
+// What the ranks of the placement have just committed, each host to verify its own ranks' shards.
+Candidate committed_candidate(const Manifest& manifest, const Placement& placement);
+
 // Of the steps known, those to remove: all but the newest `keep` (at least two) of `verified`, and
 // never one that has fewer than that many verified steps above it.
 std::vector<uint64_t> steps_to_prune(const std::set<uint64_t>& known,

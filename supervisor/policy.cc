@@ -97,6 +97,7 @@ void Policy::on(const HostUp& event, Time now) {
   host.address = event.address;
   host.own_address = event.own_address;
   host.active = false;
+  if (holds_ranks(event.host)) trusted_.reset();
   if (phase_ != Phase::gathering) return;
   open_proofs();
   gather_on(now);
@@ -157,6 +158,7 @@ bool Policy::take_spare(uint32_t lost) {
   say(Say::Level::info,
       "the spare " + job_.hosts[*best].name + " takes the ranks of " + job_.hosts[lost].name);
   placement_ = replace_host(placement_, lost, *best);
+  trusted_.reset();
   hosts_[lost].retry.reset();
   return true;
 }
@@ -244,6 +246,7 @@ void Policy::start_attempt(const Candidate* from) {
     resume_from = job_.checkpoint_dir + "/" + step_folder(from->step);
     resume_step = from->step;
     verified_.insert(from->step);
+    had_checkpoint_ = true;
   } else if (foreign_) {
     resume_from = foreign_->path;
     resume_step = foreign_->step;

@@ -13,7 +13,8 @@
 //               until a host is lost: then its own pairs are proven anew.
 //   preparing   with a checkpoint folder: probe who sees it, list what is there, verify the newest
 //               candidate; a bad one is skipped by name and the one before is verified. Then every
-//               agent is sent StartAttempt -> running.
+//               agent is sent StartAttempt -> running. All this is passed over where the same
+//               agents committed or read the newest one before: it is verified behind the start.
 //   running     ranks work. The last rank ended with 0 -> stopping without a cause. The first
 //               abnormal end of a rank, a host's end, a stall that is to be acted on, the user's
 //               request or the wall time -> stopping with that cause; what follows is a
@@ -219,6 +220,7 @@ class Policy {
     std::vector<Shard> shards;  // by rank, digest empty until reported
     uint32_t reported = 0;
     std::string note, error;
+    Manifest manifest;  // when they all have
     uint32_t commits_open = 0;
   };
 
@@ -280,6 +282,12 @@ class Policy {
   std::string data_address(uint32_t host) const;
 
   void prepare(Time now);
+  bool may_trust() const;
+  void go_trusting();
+  void ask_to_verify(const Candidate& candidate);
+  void verified_late(uint64_t step, const CheckpointVerified& m, Time now);
+  void refuse_state(uint64_t step, const std::string& why, Time now);
+  void clear_drafts();
   void prepare_late(Time now);
   void setup_failed(const std::string& text, Time now, int first_code = 2);
   void list_checkpoints();
@@ -312,6 +320,7 @@ class Policy {
   void finish_with_cause();
 
   void note_steps(const std::vector<RankStep>& steps);
+  void commit_if_whole(uint64_t step, Save& save);
   void commit(uint64_t step, Save& save);
   void save_done(uint64_t step, Save& save);
   void prune();
@@ -370,11 +379,14 @@ class Policy {
   std::vector<std::pair<uint32_t, bool>> seen_by_;
   std::map<uint32_t, CheckpointsListed> listings_;
   std::vector<Candidate> candidates_;
+  // Newest that was whole when the agents that hold the ranks now last had to do with it.
+  std::optional<Candidate> trusted_;
   std::vector<ShardDefect> defects_;
   std::set<uint64_t> known_, verified_, rejected_;
   uint64_t resumed_step_ = 0;
   bool resumed_ = false;
   bool committed_ever_ = false;
+  bool had_checkpoint_ = false;  // of ours, whole: the beginning is not what to go on from
   uint32_t failures_from_checkpoint_ = 0;
   std::optional<ForeignCheckpoint> foreign_;
 

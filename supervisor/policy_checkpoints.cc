@@ -38,6 +38,7 @@ uint32_t Policy::open_requests(Request kind) const {
 void Policy::prepare(Time now) {
   if (!check_machines(now)) return;
   if (job_.checkpoint_dir.empty()) return start_attempt(nullptr);
+  if (may_trust()) return go_trusting();
   phase_ = Phase::preparing;
   deadline_ = now + kPrepareLimit;
   requests_.clear();
@@ -46,6 +47,26 @@ void Policy::prepare(Time now) {
   const uint32_t first = placement_.front().host;
   send(first, ProbeDirectory{ask(first, Request::probe_write, 0), job_.checkpoint_dir, nonce_, true,
                              false});
+}
+
+bool Policy::may_trust() const {
+  return trusted_ && rejected_.count(trusted_->step) == 0 &&
+         (!foreign_ || foreign_->step <= trusted_->step);
+}
+
+// The agents that have this checkpoint are those that will read it: whether it is still whole is
+// looked at while the ranks start, and nothing is committed on top of it before that is known.
+void Policy::go_trusting() {
+  start_attempt(&*trusted_);
+  ask_to_verify(*trusted_);
+  clear_drafts();
+}
+
+void Policy::ask_to_verify(const Candidate& candidate) {
+  for (const auto& [host, shards] : candidate.shards_by_host) {
+    send(host, VerifyCheckpoint{ask(host, Request::verify, candidate.step), job_.checkpoint_dir,
+                                candidate.step, shards});
+  }
 }
 
 void Policy::prepare_late(Time now) {
@@ -144,7 +165,7 @@ void Policy::verify_newest(Time now) {
                    kExitNothingToResume);
       return;
     }
-    if (!verified_.empty()) {
+    if (had_checkpoint_) {
       setup_failed("no whole checkpoint is left in " + job_.checkpoint_dir +
                        " for the hosts that hold ranks now; not starting from the beginning",
                    now);
@@ -152,15 +173,13 @@ void Policy::verify_newest(Time now) {
     }
   }
   if (candidates_.empty() || foreign_is_newer) return go(nullptr);
-  const Candidate& newest = candidates_.front();
-  for (const auto& [host, shards] : newest.shards_by_host) {
-    send(host, VerifyCheckpoint{ask(host, Request::verify, newest.step), job_.checkpoint_dir,
-                                newest.step, shards});
-  }
+  ask_to_verify(candidates_.front());
 }
 
 void Policy::said(uint32_t host, const CheckpointVerified& m, Time now) {
-  if (!take_request(m.request, host) || phase_ != Phase::preparing) return;
+  const auto request = take_request(m.request, host);
+  if (!request) return;
+  if (phase_ != Phase::preparing) return verified_late(request->step, m, now);
   HVD_CHECK(!candidates_.empty());
   defects_.insert(defects_.end(), m.defects.begin(), m.defects.end());
   const std::vector<uint32_t>& asked = candidates_.front().shards_by_host[host];
@@ -178,14 +197,46 @@ void Policy::said(uint32_t host, const CheckpointVerified& m, Time now) {
   verify_newest(now);
 }
 
+// Of the checkpoint that the ranks are reading already.
+void Policy::verified_late(uint64_t step, const CheckpointVerified& m, Time now) {
+  if (!ranks_work()) return;
+  if (!m.defects.empty()) return refuse_state(step, m.defects.front().text, now);
+  if (open_requests(Request::verify) > 0) return;
+  for (auto next = saves_.begin(); next != saves_.end();) {
+    const auto save = next++;
+    commit_if_whole(save->first, save->second);
+  }
+}
+
+// The ranks cannot go on from what they read: another attempt takes the checkpoint before it.
+void Policy::refuse_state(uint64_t step, const std::string& why, Time now) {
+  rejected_.insert(step);
+  known_.erase(step);
+  verified_.erase(step);
+  trusted_.reset();
+  Cause cause;
+  cause.kind = Cause::Kind::bad_state;
+  cause.text = "checkpoint " + step_folder(step) + " cannot be used: " + why;
+  if (phase_ == Phase::running) fail(cause, now);
+}
+
 // Starts the attempt and puts the folder in order behind it.
 void Policy::go(const Candidate* from) {
   start_attempt(from);
+  if (from != nullptr) trusted_ = *from;
   for (const HostPlaces& places : placement_) {
     if (!job_.job_file.empty()) {
       send(places.host,
            WriteJobFile{ask(places.host, Request::other, 0), job_.checkpoint_dir, job_.job_file});
     }
+    if (folder_ == FolderKind::shared) break;
+  }
+  clear_drafts();
+}
+
+// Of attempts before this one.
+void Policy::clear_drafts() {
+  for (const HostPlaces& places : placement_) {
     send(places.host,
          PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, attempt_, {}});
     if (folder_ == FolderKind::shared) break;
@@ -206,12 +257,18 @@ void Policy::said(uint32_t host, const ShardSaved& m, Time) {
     save.error = rank_name(m.shard.rank) + ": " + m.error;
   }
   if (m.shard.rank == 0) save.note = m.note;
-  if (++save.reported == job_.size) commit(m.step, save);
+  ++save.reported;
+  commit_if_whole(m.step, save);
+}
+
+void Policy::commit_if_whole(uint64_t step, Save& save) {
+  const bool waits = save.reported < job_.size || save.commits_open > 0;
+  if (!waits && open_requests(Request::verify) == 0) commit(step, save);
 }
 
 void Policy::commit(uint64_t step, Save& save) {
   if (!save.error.empty()) return save_done(step, save);
-  Manifest manifest;
+  Manifest& manifest = save.manifest;
   manifest.job = job_.id;
   manifest.attempt = attempt_;
   manifest.step = step;
@@ -250,7 +307,8 @@ void Policy::save_done(uint64_t step, Save& save) {
     known_.insert(step);
     verified_.insert(step);
     rejected_.erase(step);
-    committed_ever_ = true;
+    trusted_ = committed_candidate(save.manifest, placement_);
+    committed_ever_ = had_checkpoint_ = true;
     note_saved();
     prune();
   } else {
@@ -289,12 +347,7 @@ void Policy::said(uint32_t host, const StateLoaded& m, Time now) {
   if (error.empty()) error = compare_states(digests);
   loaded_.clear();
   send_to_active(LoadResult{attempt_, error});
-  if (error.empty() || phase_ != Phase::running) return;
-  rejected_.insert(resumed_step_);
-  Cause cause;
-  cause.kind = Cause::Kind::bad_state;
-  cause.text = "checkpoint " + step_folder(resumed_step_) + " cannot be used: " + error;
-  fail(cause, now);
+  if (!error.empty() && phase_ == Phase::running) refuse_state(resumed_step_, error, now);
 }
 
 }  // namespace hvd

@@ -80,6 +80,11 @@ class Scene {
     for (uint32_t rank = 0; rank < job.size; ++rank) ended(rank, 0);
     answer();
   }
+  void verify_now() {
+    verifies = true;
+    asked = std::exchange(held, {});
+    answer();
+  }
   // All ranks save `step` and the agents commit it.
   void save(uint64_t step) {
     for (uint32_t rank = 0; rank < job.size; ++rank) {
@@ -131,6 +136,8 @@ class Scene {
   std::set<uint64_t> corrupt;
   std::set<uint32_t> blind;  // hosts that do not see the shared folder
   std::vector<uint64_t> pruned;
+  bool verifies = true;  // else not before verify_now()
+  std::vector<Send> held;
   bool answers_stop = true;
   bool one_machine = false;
   // What hosts have beside 10.0.0.N on eth0, and what becomes of dials; all are reached by default.
@@ -195,6 +202,7 @@ class Scene {
     say(host, listed);
   }
   void answer_one(uint32_t host, const VerifyCheckpoint& m) {
+    if (!verifies) return held.push_back({host, m});
     CheckpointVerified verified{m.request, m.step, {}, {}};
     if (corrupt.count(m.step) > 0) {
       verified.defects.push_back({m.shards.front(), "rank-0000.safetensors has another digest"});
@@ -365,10 +373,47 @@ TEST_CASE("a checkpoint that does not verify is skipped by name") {
   scene.save(50);
   scene.save(100);
   scene.corrupt.insert(100);
-  scene.ended(0, 1);
+  scene.down(1, HostEnd::ended);
+  scene.answer();
+  scene.up(1);
   scene.answer();
   CHECK(scene.said_text("step-000000100 is skipped: rank-0000.safetensors has another digest"));
   CHECK(scene.starts.back().resume_step == 50);
+}
+
+TEST_CASE("agents that saved a checkpoint verify it while the ranks start from it") {
+  Scene scene = running(2);
+  scene.save(50);
+  const uint32_t listed = scene.count_sent<ListCheckpoints>();
+  const uint32_t probed = scene.count_sent<ProbeDirectory>();
+  scene.verifies = false;
+  scene.ended(0, 1, 0, 60);
+  scene.answer();
+  REQUIRE(scene.policy->attempt() == 2);
+  CHECK(scene.starts.back().resume_step == 50);
+  CHECK(scene.count_sent<ListCheckpoints>() == listed);
+  CHECK(scene.count_sent<ProbeDirectory>() == probed);
+  // What stands on it is not committed before it is known to be whole.
+  scene.save(100);
+  CHECK(scene.committed.count(100) == 0);
+  scene.verify_now();
+  CHECK(scene.committed.count(100) == 1);
+}
+
+TEST_CASE("a checkpoint that was damaged since is left while the ranks start from it") {
+  Scene scene = running(2);
+  scene.save(50);
+  scene.save(100);
+  scene.corrupt.insert(100);
+  scene.ended(0, 1, 0, 110);
+  scene.answer();
+  CHECK(scene.said_text("step-000000100 cannot be used: rank-0000.safetensors has another digest"));
+  CHECK(scene.starts.back().resume_step == 50);
+  CHECK(scene.policy->attempt() == 3);
+  // Nor is it counted among those that are whole.
+  scene.job.checkpoint_keep = 2;
+  scene.save(150);
+  CHECK(scene.pruned.empty());
 }
 
 TEST_CASE("with no whole checkpoint left the job ends rather than starting over") {
