@@ -30,7 +30,7 @@
 namespace hvd {
 
 // Changes with any change of the messages below.
-inline constexpr uint32_t kProtocol = 3;
+inline constexpr uint32_t kProtocol = 4;
 
 // The line an agent prints first on wire 1, followed by the build and a newline.
 inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
@@ -50,9 +50,10 @@ enum class Binding : uint8_t { none, core, numa, kLast = numa };
 struct RankStep {
   uint32_t rank = 0;
   uint64_t step = 0;
+  uint64_t in_calls_ns = 0;  // see ProgressPage
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.rank, m.step);
+    v(m.rank, m.step, m.in_calls_ns);
   }
 };
 
@@ -690,11 +691,21 @@ struct AgentNotice {
   }
 };
 
+// Whoever runs this host means to end it soon: TERM came to the agent, from a scheduler, a service
+// manager or a person. The agent and its ranks go on until the launcher has decided.
+struct Leaving {
+  std::string reason;  // after "is preempted: "
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.reason);
+  }
+};
+
 using FromAgent =
     std::variant<AgentHello, Beat, ProofOpened, Dialled, WorkerStarted, WorkerEnded, AttemptStopped,
                  Output, OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
                  WorkerAborted, DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed,
-                 Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen>;
+                 Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen, Leaving>;
 
 // ---- wire 2, worker to agent ----
 
@@ -751,6 +762,7 @@ struct ProgressPage {
   uint64_t collectives = 0;  // collectives completed
   uint64_t begun = 0;        // collectives begun
   uint64_t storage = 0;      // 1 while a checkpoint is saved or loaded
+  uint64_t in_calls_ns = 0;  // spent in collectives, saves and loads that are over
 };
 
 // One message as a whole frame, ready for the wire.

@@ -134,12 +134,23 @@ Outcome Session::open_backend() {
   return {};
 }
 
+// What a rank does outside of these calls is its own: by that, a slow one is told from those that
+// wait for it.
+template <class Call>
+Outcome Session::timed(Call call) {
+  const Time begin = now();
+  const Outcome outcome = call();
+  const auto length = static_cast<uint64_t>((now() - begin).count());
+  std::atomic_ref<uint64_t>(page_->in_calls_ns).fetch_add(length, std::memory_order_relaxed);
+  return outcome;
+}
+
 // Begun and completed are told apart, so that who waits in a collective is told from who does not
 // come.
 template <class Call>
 Outcome Session::counted(Call call) {
   std::atomic_ref<uint64_t>(page_->begun).fetch_add(1, std::memory_order_relaxed);
-  const Outcome outcome = call();
+  const Outcome outcome = timed(call);
   std::atomic_ref<uint64_t>(page_->collectives)
       .store(communicator_->completed(), std::memory_order_relaxed);
   return outcome;
@@ -149,7 +160,7 @@ template <class Call>
 Outcome Session::on_storage(Call call) {
   std::atomic_ref<uint64_t> storage(page_->storage);
   storage.store(1, std::memory_order_relaxed);
-  const Outcome outcome = call();
+  const Outcome outcome = timed(call);
   storage.store(0, std::memory_order_relaxed);
   return ends_if_lost(outcome);
 }

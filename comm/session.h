@@ -54,6 +54,8 @@ class Session {
   Outcome build_links();
   Outcome open_backend();
   template <class Call>
+  Outcome timed(Call call);
+  template <class Call>
   Outcome counted(Call call);
   template <class Call>
   Outcome on_storage(Call call);

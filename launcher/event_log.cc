@@ -124,6 +124,10 @@ bool describe(const RanksSeen& m, Json& j) {
   j.update({{"message", "ranks-seen"}, {"attempt", m.attempt}, {"ranks", ranks}});
   return true;
 }
+bool describe(const Leaving& m, Json& j) {
+  j.update({{"message", "leaving"}, {"reason", m.reason}});
+  return true;
+}
 bool describe(const Performed& m, Json& j) {
   j.update({{"message", "performed"}, {"request", m.request}, {"error", m.error}});
   return true;
@@ -207,6 +211,8 @@ const char* name(Cause::Kind kind) {
       return "user";
     case Cause::Kind::wall_time:
       return "wall-time";
+    case Cause::Kind::preempted:
+      return "preempted";
     case Cause::Kind::output:
       return "output";
     case Cause::Kind::setup:

@@ -209,7 +209,7 @@ void Launch::read_signals() {
       continue;
     }
     // Nothing is left to stop in order: our reader or an agent does not take its last words.
-    if (finish_) _exit(kExitSignalBase + number);
+    if (finish_ && number != SIGUSR1) _exit(kExitSignalBase + number);
     queue_.push_back(StopRequested{number});
   }
 }

@@ -22,7 +22,7 @@ Signals::Signals() {
   std::signal(SIGPIPE, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
   for (const int signal : {SIGHUP, SIGTSTP}) {
     if (!ignored(signal)) sigaddset(&set, signal);
   }

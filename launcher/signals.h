@@ -1,4 +1,4 @@
-// The signals that a launch listens to, as a descriptor for its loop: INT, TERM, HUP and TSTP. A
+// The signals that a launch listens to, as a descriptor for its loop: INT, TERM, HUP, USR1 and TSTP. A
 // HUP or TSTP that was ignored when the program started (nohup, a shell without job control) stays
 // ignored. PIPE is ignored: writes say so.
 #pragma once

@@ -40,6 +40,8 @@ const char* reason_word(const Cause& cause) {
       return "stalled";
     case Cause::Kind::bad_state:
       return "bad-state";
+    case Cause::Kind::preempted:
+      return "preempted";
     case Cause::Kind::user:
     case Cause::Kind::wall_time:
     case Cause::Kind::output:
@@ -111,7 +113,7 @@ void Policy::on(const HostDown& event, Time now) {
   std::erase_if(requests_, [&](const auto& r) { return r.second.host == event.host; });
   forget_proofs(event.host);
   if (!holds_ranks(event.host)) {
-    say(Say::Level::warning, "spare lost: " + event.reason);
+    if (!host.leaving) say(Say::Level::warning, "spare lost: " + event.reason);
     return;
   }
   Cause cause;
@@ -151,6 +153,7 @@ bool Policy::take_spare(uint32_t lost) {
   std::optional<uint32_t> best;
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
     if (holds_ranks(host) || !job_.hosts[host].spare || hosts_[host].link == Link::none) continue;
+    if (hosts_[host].leaving) continue;
     if (job_.hosts[host].slots < lost_places->places.size()) continue;
     if (!best || (hosts_[*best].link != Link::up && hosts_[host].link == Link::up)) best = host;
   }
@@ -165,6 +168,10 @@ bool Policy::take_spare(uint32_t lost) {
 
 void Policy::gather(Time now) {
   phase_ = Phase::gathering;
+  if (const auto left = replace_leaving()) {
+    cause_ = preemption_of(*left, "");
+    return finish_with_cause();
+  }
   // Channels have the start deadline themselves and give the better reason: this one is behind it.
   gather_until_ = now + job_.start_timeout + kNameTheOthers;
   deadline_ = gather_until_;

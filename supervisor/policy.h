@@ -21,7 +21,7 @@
 //               consequence.
 //   stopping    agents were told to stop the attempt. All answered AttemptStopped or are gone ->
 //               the job goes on (-> backing_off) or ends (-> done). An agent that does not answer
-//               within grace and margin is dropped.
+//               within grace and margin is dropped. For hosts that leave, see policy_preempt.cc.
 //   backing_off a pause before the next attempt, none before the first relaunch -> gathering.
 //   done        Finish was given; every event is ignored.
 //
@@ -76,7 +76,7 @@ struct AgentSaid {
   FromAgent message;
 };
 
-// INT, TERM or HUP at the launcher.
+// INT, TERM, HUP or USR1 at the launcher.
 struct StopRequested {
   int signal = 0;
 };
@@ -130,8 +130,9 @@ struct Cause {
     bad_state,  // the ranks did not load the same state
     user,
     wall_time,
-    output,  // standard output could not be written
-    setup,   // a checkpoint folder or hosts that cannot be used
+    preempted,  // a host, or all of them, will be taken away
+    output,     // standard output could not be written
+    setup,      // a checkpoint folder or hosts that cannot be used
   } kind = Kind::none;
   std::optional<uint32_t> rank;  // whose end it was
   std::optional<uint32_t> host;
@@ -139,9 +140,8 @@ struct Cause {
   int code = 0;                  // exit code
   int signal = 0;
   Killer killer = Killer::unknown;  // when signal is KILL
-  bool saved =
-      false;         // user, wall_time, output: a checkpoint was committed while the ranks stopped
-  std::string text;  // a sentence
+  bool saved = false;      // of stops in order: a checkpoint was committed while the ranks stopped
+  std::string text;        // a sentence
   std::string last_lines;  // of the rank's stderr
 };
 
@@ -200,6 +200,7 @@ class Policy {
     bool active = false;        // has been given the current attempt
     std::optional<Time> retry;  // when to connect again
     std::string last_reason;    // of its last end
+    bool leaving = false;       // it will be taken away: holds no rank again
 
     bool proof_open = false;  // its agent was asked to listen
     uint32_t proof_port = 0;  // 0 until it does
@@ -255,6 +256,7 @@ class Policy {
   void said(uint32_t host, const RankStalled& m, Time now);
   void said(uint32_t host, const RankMoved& m, Time now);
   void said(uint32_t host, const RanksSeen& m, Time now);
+  void said(uint32_t host, const Leaving& m, Time now);
   template <class Other>
   void said(uint32_t, const Other&, Time) {}
 
@@ -302,6 +304,11 @@ class Policy {
   std::string describe_stall(const std::optional<Suspect>& suspect, Duration quiet) const;
   void stall_tick(Time now);
   void forget_stalls();
+
+  Cause preemption_of(uint32_t host, const std::string& reason) const;
+  void preempt_all(const std::string& signal, int number, Time now);
+  std::optional<uint32_t> replace_leaving();
+  void preempted(Time now);
 
   void asked_again(int signal, Time now);
   void wall_time_over(Time now);

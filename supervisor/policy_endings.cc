@@ -75,7 +75,7 @@ bool says_address_in_use(std::string lines) {
 
 bool asked_for(const Cause& cause) {
   return cause.kind == Cause::Kind::user || cause.kind == Cause::Kind::wall_time ||
-         cause.kind == Cause::Kind::output;
+         cause.kind == Cause::Kind::output || cause.kind == Cause::Kind::preempted;
 }
 
 }  // namespace
@@ -102,6 +102,7 @@ int told_code(const Cause& cause) {
     case Cause::Kind::killed:
       return kExitSignalBase + cause.signal;
     case Cause::Kind::user:
+    case Cause::Kind::preempted:
       return cause.saved ? kExitStoppedSaved : kExitSignalBase + cause.signal;
     case Cause::Kind::wall_time:
       return cause.saved ? kExitStoppedSaved : kExitWallTime;
@@ -225,6 +226,8 @@ void Policy::said(uint32_t host, const WorkerAborted& m, Time now) {
 // ---- stops in order ----
 
 void Policy::on(const StopRequested& event, Time now) {
+  // Who gave notice will send another signal, and that means a stop.
+  if (event.signal == SIGUSR1) return preempt_all(signal_name(event.signal), event.signal, now);
   if (stop_asked_) return asked_again(event.signal, now);
   stop_asked_ = now;
   Cause cause;
@@ -267,7 +270,7 @@ void Policy::end_in_order(const Cause& cause, const std::string& why, Duration g
   if (phase_ == Phase::stopping) {
     if (cause_.kind == Cause::Kind::none) return;  // all ranks ended well
     // Of a stop in order, the reason stays. Behind a failure, there is no other attempt.
-    if (!asked_for(cause_)) last_word_ = cause;
+    if (!asked_for(cause_) || cause_.kind == Cause::Kind::preempted) last_word_ = cause;
     return say(Say::Level::warning,
                why + ": stopping already, INT or TERM once more kills what still runs");
   }
@@ -340,6 +343,7 @@ void Policy::stopped_all(Time now) {
   if (asked_for(cause_) && open_requests(Request::commit) > 0) return;
   deadline_.reset();
   count_down_.reset();
+  if (cause_.kind == Cause::Kind::preempted) return preempted(now);
   if (cause_.kind == Cause::Kind::none || asked_for(cause_)) return finish_with_cause();
   std::string why_not;
   const bool go_on = may_go_on(why_not);

@@ -1,8 +1,10 @@
 #include "supervisor/agent/agent_loop.h"
 
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "base/build_id.h"
@@ -73,6 +75,7 @@ bool AgentLoop::set_up() {
   }
   socket_.emplace(std::move(*socket));
   keep_port(std::move(*port));
+  watch_for_leave();
   tasks_.emplace(poller_);
   link_.send_raw(std::string(kAgentGreeting) + own_build_id() + "\n");
   return true;
@@ -113,6 +116,7 @@ void AgentLoop::watch() {
   if (!keeper_dead_) poller_.watch(seat_.keeper.get(), poll_name(Source::keeper), {true, false});
   link_.watch();
   tasks_->watch();
+  term_->watch({greeted_ && !told_leave_, false});
   socket_->watch(room_for_messages);
   if (attempt_) attempt_->watch(room_for_output, room_for_messages);
 }
@@ -148,6 +152,8 @@ void AgentLoop::dispatch(const Ready& ready) {
       if (ready.read) take_news(socket_->receive(serial));
       break;
     case Source::exit:
+      // Ranks that got the same TERM may be faster.
+      tell_leave();
       if (attempt_) attempt_->worker_ended(serial);
       break;
     case Source::notify:
@@ -170,6 +176,9 @@ void AgentLoop::dispatch(const Ready& ready) {
       break;
     case Source::proof_call:
       proof_.call_ready(serial);
+      break;
+    case Source::leave:
+      tell_leave();
       break;
   }
 }
@@ -216,6 +225,25 @@ void AgentLoop::beat(Time now) {
     attempt_->note_memory();
   }
   link_.send(beat);
+}
+
+// The keeper ignores it for both: an agent that ends would take its ranks along.
+void AgentLoop::watch_for_leave() {
+  sigset_t term;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, nullptr);
+  std::signal(SIGTERM, SIG_DFL);
+  term_.emplace(poller_, Fd(signalfd(-1, &term, SFD_CLOEXEC | SFD_NONBLOCK)),
+                poll_name(Source::leave));
+  HVD_CHECK(term_->valid());
+}
+
+void AgentLoop::tell_leave() {
+  signalfd_siginfo info;
+  if (!greeted_ || told_leave_ || read(term_->get(), &info, sizeof info) != sizeof info) return;
+  told_leave_ = true;
+  link_.send(Leaving{"its agent was told to end (SIGTERM)"});
 }
 
 void AgentLoop::close_attempt() {

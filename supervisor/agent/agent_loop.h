@@ -76,6 +76,8 @@ class AgentLoop {
   std::optional<Time> deadline() const;
   void act(Time now);
   void beat(Time now);
+  void watch_for_leave();
+  void tell_leave();
   void keep_port(ReservedPort port);
   void close_attempt();
   void forget_oldest_output();
@@ -100,6 +102,8 @@ class AgentLoop {
   Duration failure_grace_{};
   Time next_beat_{};
   bool suspended_ = false;  // nobody reads beats
+  std::optional<WatchedFd> term_;  // readable when TERM came
+  bool told_leave_ = false;
   uint32_t last_attempt_ = 0;
   bool any_attempt_ = false;
   std::optional<Attempt> attempt_;

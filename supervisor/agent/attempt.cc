@@ -94,8 +94,10 @@ Worker* Attempt::at(uint64_t index) {
 std::vector<RankStep> Attempt::known_steps() {
   std::vector<RankStep> steps;
   for (const auto& worker : workers_) {
-    worker->progress().refresh();
-    if (worker->progress().step() > 0) steps.push_back({worker->rank(), worker->progress().step()});
+    Progress& progress = worker->progress();
+    progress.refresh();
+    if (progress.step() == 0) continue;
+    steps.push_back({worker->rank(), progress.step(), progress.in_calls_ns()});
   }
   return steps;
 }

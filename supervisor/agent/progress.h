@@ -29,6 +29,8 @@ class Progress {
   uint64_t signs() const { return signs_; }
   // Collectives it has begun.
   uint64_t begun() const { return counted_.begun; }
+  // Nanoseconds spent in collectives, saves and loads.
+  uint64_t in_calls_ns() const { return counted_.in_calls_ns; }
   // It saves or loads a checkpoint.
   bool on_storage() const { return counted_.storage != 0; }
 

@@ -23,7 +23,8 @@ enum class Source : uint8_t {
   input,
   proof_listener,
   proof_caller,
-  proof_call
+  proof_call,
+  leave
 };
 
 constexpr uint64_t poll_name(Source source, uint64_t serial = 0) {

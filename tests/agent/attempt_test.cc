@@ -308,3 +308,20 @@ TEST_CASE("many workers start and stop together") {
   }
   CHECK(ended == 32);
 }
+
+TEST_CASE("TERM at the agent is told, once, and stops nothing") {
+  AgentProcess agent;
+  agent.greet();
+  agent.send(agent.shell("echo here; sleep 1000"));
+  agent.expect<WorkerStarted>();
+  kill(agent.agent(), SIGTERM);
+  CHECK(agent.expect<Leaving>().reason.find("SIGTERM") != std::string::npos);
+  kill(agent.agent(), SIGTERM);
+  const size_t beats = agent.count<Beat>();
+  CHECK(agent.pump_until([&] { return agent.count<Beat>() > beats + 1; }));
+  CHECK(agent.count<Leaving>() == 0);
+  CHECK(agent.count<WorkerEnded>() == 0);
+  // The worker's own TERM is none of the agent's: it is not blocked there.
+  agent.send(StopAttempt{1, 20'000'000'000, false, 0, "", false});
+  CHECK(agent.expect<WorkerEnded>().signal == SIGTERM);
+}

@@ -53,7 +53,9 @@ ProgressPage FakeAgent::progress(uint32_t rank) const {
     return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(counter)).load();
   };
   const ProgressPage& page = *found->second.mapped;
-  return {read(page.step), read(page.heartbeats), read(page.collectives)};
+  ProgressPage copy{read(page.step), read(page.heartbeats), read(page.collectives)};
+  copy.in_calls_ns = read(page.in_calls_ns);
+  return copy;
 }
 
 namespace {

@@ -116,6 +116,7 @@ TEST_CASE("collectives give the right results") {
       CHECK(agent.progress(rank).step == 18);
       CHECK(agent.progress(rank).heartbeats == 2);
       CHECK(agent.progress(rank).collectives == 16);
+      CHECK(agent.progress(rank).in_calls_ns > 0);
     }
   }
 }

@@ -1460,3 +1460,135 @@ TEST_CASE("a rank that ends, or moves before it was looked at, is no stall") {
   scene.say(0, RanksSeen{1, 77, {}});
   CHECK(scene.finish() == nullptr);
 }
+
+// ---- hosts that are taken away ----
+
+TEST_CASE("a preempted host's ranks save, and a spare takes them at no cost of the budget") {
+  for (const bool saves : {true, false}) {
+    Scene scene = running(2, 1);
+    scene.job.max_restarts = 0;
+    scene.save(5);
+    scene.answers_stop = false;
+    scene.say(1, Leaving{"its agent was told to end (SIGTERM)"});
+    scene.say(1, Leaving{"again"});
+    CHECK(scene.said_text("h2 is preempted: its agent was told to end (SIGTERM): stopping all"));
+    CHECK(scene.count_sent<StopAttempt>() == 2);
+    const auto& stop = std::get<StopAttempt>(scene.asked.back().message);
+    CHECK(stop.grace_ns == 28'000'000'000u);
+    CHECK_FALSE(stop.failed);
+    if (saves) scene.save(6);
+    for (uint32_t rank = 0; rank < 4; ++rank) scene.ended(rank, rank == 3 ? 143 : 0);
+    for (uint32_t host = 0; host < 2; ++host) scene.say(host, AttemptStopped{1, 1});
+    scene.answers_stop = true;
+    scene.answer();
+    REQUIRE(scene.starts.size() == 4);
+    CHECK(scene.starts[2].resume_step == (saves ? 6 : 5));
+    CHECK(scene.starts[2].restart_reason == "preempted");
+    CHECK(scene.starts[2].places[0].rank == 0);
+    CHECK(scene.starts[3].places[0].rank == 2);
+    CHECK(scene.policy->host_of(2) == 2);
+    CHECK(scene.policy->host_of(0) == 0);
+    // The host that leaves is let go, and is no spare whatever comes.
+    CHECK(scene.count_sent<Goodbye>() == 1);
+    scene.down(1, HostEnd::ended);
+    CHECK_FALSE(scene.said_text("spare lost"));
+    scene.up(1);
+    scene.say(2, Leaving{"too"});
+    scene.answer();
+    REQUIRE(scene.finish() != nullptr);
+    CHECK(scene.finish()->cause.kind == Cause::Kind::preempted);
+  }
+}
+
+TEST_CASE("a preemption without a spare ends with 75 when saved, else with TERM's code") {
+  for (const bool saves : {true, false}) {
+    for (const bool all : {true, false}) {
+      Scene scene = running(2);
+      scene.answers_stop = false;
+      if (all) {
+        scene.event(StopRequested{SIGUSR1});
+        CHECK(scene.said_text("preempted by SIGUSR1: stopping all ranks within 28 s"));
+      } else {
+        scene.say(0, Leaving{"TERM"});
+      }
+      if (saves) scene.save(6);
+      for (uint32_t rank = 0; rank < 4; ++rank) scene.ended(rank, 0);
+      for (uint32_t host = 0; host < 2; ++host) scene.say(host, AttemptStopped{1, 1});
+      REQUIRE(scene.finish() != nullptr);
+      CHECK(scene.finish()->code == (saves ? 75 : all ? 128 + SIGUSR1 : 143));
+      CHECK(scene.finish()->cause.kind == Cause::Kind::preempted);
+      CHECK(scene.starts.size() == 2);
+    }
+  }
+}
+
+TEST_CASE("a stop that is asked for during a preemption is the last word") {
+  for (const bool notice : {true, false}) {
+    Scene scene = running(2, 1);
+    scene.answers_stop = false;
+    if (notice) {
+      scene.event(StopRequested{SIGUSR1});
+    } else {
+      scene.say(0, Leaving{"TERM"});
+    }
+    scene.event(StopRequested{SIGTERM});
+    CHECK(scene.count_sent<StopAttempt>() == 2);  // no shorter grace
+    scene.save(9);
+    for (uint32_t host = 0; host < 2; ++host) scene.say(host, AttemptStopped{1, 1});
+    REQUIRE(scene.finish() != nullptr);
+    CHECK(scene.finish()->code == 75);
+    CHECK(scene.starts.size() == 2);
+  }
+}
+
+TEST_CASE("a preemption is handled in every phase") {
+  SUBCASE("gathering") {
+    Scene scene(2, 1);
+    scene.start();
+    for (const uint32_t host : {0u, 2u}) scene.up(host);
+    scene.say(0, Leaving{"TERM"});
+    scene.up(1);
+    scene.answer();
+    CHECK(scene.starts.size() == 2);
+    CHECK(scene.policy->host_of(0) == 2);
+  }
+  SUBCASE("preparing") {
+    Scene scene(2, 1);
+    scene.one_machine = true;
+    scene.start();
+    for (const uint32_t host : {2u, 0u, 1u}) scene.up(host);
+    CHECK(scene.count_sent<ProbeDirectory>() > 0);
+    scene.say(1, Leaving{"TERM"});
+    scene.answer();
+    REQUIRE(scene.starts.size() == 2);
+    CHECK(scene.policy->host_of(2) == 2);
+  }
+  SUBCASE("no spare, before the start") {
+    Scene scene(1);
+    scene.start();
+    scene.up(0);
+    scene.say(0, Leaving{"TERM"});
+    REQUIRE(scene.finish() != nullptr);
+    CHECK(scene.finish()->code == 143);
+    CHECK(scene.starts.empty());
+  }
+  SUBCASE("a rank of it that got the same TERM was told first") {
+    Scene scene = running(2, 1);
+    scene.job.max_restarts = 0;
+    scene.save(5);
+    scene.ended(3, 0, SIGTERM);
+    scene.say(1, Leaving{"TERM"});
+    scene.answer();
+    CHECK(scene.starts.size() == 4);
+    CHECK(scene.policy->host_of(3) == 2);
+  }
+  SUBCASE("a spare that leaves disturbs nothing") {
+    Scene scene = running(2, 1);
+    scene.say(2, Leaving{"TERM"});
+    scene.answer();
+    CHECK(scene.count_sent<StopAttempt>() == 0);
+    CHECK(scene.count_sent<Goodbye>() == 1);
+    scene.all_end_well();
+    CHECK(scene.finish()->code == 0);
+  }
+}

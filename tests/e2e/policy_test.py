@@ -1,0 +1,52 @@
+"""What is done about failures beside a plain relaunch: hosts that are taken away."""
+
+import os
+import signal
+
+from harness import PROGRAMS, PYTHON, Case, kill, main
+
+
+class PolicyCase(Case):
+    """Jobs of several hosts that are this machine."""
+
+    def hosts(self, names, spares=(), slots=1):
+        text = "".join(f'[[host]]\nname = "{n}"\nslots = {slots}\n' for n in names)
+        text += "".join(f'[[host]]\nname = "{n}"\nslots = {slots}\nspare = true\n' for n in spares)
+        return ["-H", self.write("hosts.toml", text), "--transport", "local"]
+
+    def agent(self, run, host):
+        """Of the host with this number."""
+        def number(p):
+            return p.argv()[p.argv().index("--host") + 1]
+
+        return next(agent.pid for _, agent in run.agents() if number(agent) == str(host))
+
+
+class PreemptionTest(PolicyCase):
+    def savers(self, *options):
+        saves = self.path("saves")
+        os.mkdir(saves)
+        run = self.start(*options, "--checkpoint-dir", self.path("ckpt"), PYTHON, f"{PROGRAMS}/saver.py", saves, "0.2")
+        run.wait_for_text("waiting\n(.*\n)*.*waiting\n")
+        return run
+
+    def test_a_host_that_is_told_to_end_saves_and_a_spare_takes_its_ranks(self):
+        run = self.savers(*self.hosts(["a", "b"], ["c"]))
+        kill(self.agent(run, 1), signal.SIGTERM)
+        run.wait_for_text("attempt 2 goes on from step 7")
+        run.wait_for_text("(?s)(waiting.*){3}1@c: waiting|1@c: (.*waiting){2}")
+        self.assertIn("b is preempted: its agent was told to end (SIGTERM): stopping all ranks within 28 s", run.err)
+        self.assertIn("the spare c takes the ranks of b", run.err)
+        # Without another spare that is the end, saved.
+        kill(self.agent(run, 0), signal.SIGTERM)
+        self.assert_code(run.wait(), 75)
+
+    def test_a_notice_to_the_launcher_saves_the_whole_job(self):
+        run = self.savers("-np", "2")
+        kill(run.launcher, signal.SIGUSR1)
+        self.assert_code(run.wait(), 75)
+        self.assertIn("preempted by SIGUSR1: stopping all ranks within 28 s", run.err)
+
+
+if __name__ == "__main__":
+    main()
