@@ -19,6 +19,7 @@ import select
 import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from harness import BUILD, HVDLAUNCH, LAB, InLab, Lab, Run, committed_steps, des
 HOSTS = 8
 SPARES = 2
 TRAINER = os.path.join(BUILD, "tests", "bench", "bench_trainer")
-STEP_MS, STATE_KIB, EVERY = 20, 1024, 10
+STEP_MS, STATE_KIB, EVERY = 20, 128, 10
 PEER_ROUNDS = 5
 PEER_LIMIT = 5  # seconds; one that has not ended by then is said to hang
 
@@ -45,7 +46,6 @@ class Job:
     def __init__(self, lab, options=(), spares=0, resume=False):
         self.lab = lab
         self.times = f"{lab.shared}/times"
-        self.seen = set()
         self.folder = tempfile.mkdtemp(prefix="recovery-")
         names = [f"h{i + 1}" for i in range(HOSTS + spares)]
         with open(f"{lab.state}/hosts/head/root/hosts.toml", "w") as f:
@@ -56,9 +56,8 @@ class Job:
             "-H", "/root/hosts.toml", "--max-restarts", "1000000", "--checkpoint-dir", "/srv/lab/ckpt", *options,
             "--", TRAINER, "/srv/lab/times", str(STEP_MS), str(STATE_KIB), str(EVERY)]
         if not resume:
-            for name in ("times", "ckpt"):
-                shutil.rmtree(f"{lab.shared}/{name}", ignore_errors=True)
-            os.mkdir(self.times)
+            shutil.rmtree(f"{lab.shared}/ckpt", ignore_errors=True)
+            open(self.times, "wb").close()
         self.known = set(glob.glob(self._logs()))
         self.started = boot()
         with open(f"{self.folder}/out", "wb") as out, open(f"{self.folder}/err", "wb") as err:
@@ -73,27 +72,23 @@ class Job:
     def newest_step(self):
         return max(committed_steps(f"{self.lab.shared}/ckpt"), default=0)
 
-    def started_ranks(self, attempt):
-        """When each rank had done its first step of an attempt, if all have."""
-        found = {}
-        for rank in range(HOSTS):
-            try:
-                with open(f"{self.times}/{attempt}-{rank}") as f:
-                    found[rank] = int(f.read()) / 1e9
-            except FileNotFoundError:
-                return None
-        return found
+    def started_ranks(self):
+        """When each rank had done its first step, by attempt, of those that all ranks have begun."""
+        with open(self.times, "rb") as f:
+            times = struct.unpack(f"{os.path.getsize(self.times) // 8}q", f.read())
+        attempts = [times[i:i + HOSTS] for i in range(0, len(times), HOSTS)]
+        return {n: [t / 1e9 for t in ranks] for n, ranks in enumerate(attempts) if len(ranks) == HOSTS and all(ranks)}
 
     def wait_running(self, after=0, seconds=60):
         """The next attempt all of whose ranks run, and when the last of them began to."""
         def all_running():
             if not self.run.running:
                 raise AssertionError(f"the job ended\n{self.run}")
-            newest = max((int(name.partition("-")[0]) for name in os.listdir(self.times)), default=0)
-            return newest > after and self.started_ranks(newest) and newest
+            started = self.started_ranks()
+            newest = max(started, default=0)
+            return newest > after and (newest, max(started[newest]))
 
-        attempt = wait_for(all_running, seconds, lambda: f"an attempt after {after}\n{self.run}")
-        return attempt, max(self.started_ranks(attempt).values())
+        return wait_for(all_running, seconds, lambda: f"an attempt after {after}\n{self.run}")
 
     def stops(self):
         """(boot time, reason) of the stops of attempts that were decided since the last call."""
