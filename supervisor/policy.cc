@@ -19,6 +19,8 @@ constexpr uint64_t kLeastCredit = 4 << 10;
 // After a first refusal the other hosts get this long, so that all bad ones are named at once.
 constexpr Duration kNameTheOthers = 2s;
 constexpr Duration kRetryPause = 1s;
+// A spare is not missed before a host is lost.
+constexpr Duration kSpareRetryPause = 10s;
 
 const char* reason_word(const Cause& cause) {
   switch (cause.kind) {
@@ -59,6 +61,7 @@ Policy::Policy(const Job& job, Placement placement, uint64_t seed)
       hosts_(job.hosts.size()),
       random_(static_cast<uint32_t>(seed)),
       reached_step_(job.reached_step) {
+  for (size_t host = 0; host < hosts_.size(); ++host) hosts_[host].spare = job.hosts[host].spare;
   if (!job.resume_foreign.empty()) {
     foreign_ = ForeignCheckpoint{0, 0, job.resume_foreign_step, job.resume_foreign};
   }
@@ -67,7 +70,7 @@ Policy::Policy(const Job& job, Placement placement, uint64_t seed)
 Actions Policy::start(Time now) {
   if (job_.wall_time) wall_stop_ = now + plan_wall_time(*job_.wall_time, job_.grace).stop_after;
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
-    if (!holds_ranks(host) && !job_.hosts[host].spare) continue;
+    if (!holds_ranks(host) && !hosts_[host].spare) continue;
     hosts_[host].link = Link::connecting;
     out_.push_back(Connect{host});
   }
@@ -84,9 +87,7 @@ std::optional<Time> Policy::next_deadline() const {
   if (phase_ == Phase::done) return std::nullopt;
   std::optional<Time> next = earlier(earlier(deadline_, wall_stop_), count_down_);
   next = earlier(earlier(next, look_until_), warn_again_);
-  if (phase_ == Phase::gathering) {
-    for (const HostState& host : hosts_) next = earlier(next, host.retry);
-  }
+  for (const HostState& host : hosts_) next = earlier(next, host.retry);
   return next;
 }
 
@@ -99,7 +100,11 @@ void Policy::on(const HostUp& event, Time now) {
   host.address = event.address;
   host.own_address = event.own_address;
   host.active = false;
-  if (holds_ranks(event.host)) trusted_.reset();
+  if (holds_ranks(event.host)) {
+    trusted_.reset();
+  } else if (attempts_started_ > 0) {
+    say(Say::Level::info, job_.hosts[event.host].name + " stands by as a spare");
+  }
   if (phase_ != Phase::gathering) return;
   open_proofs();
   gather_on(now);
@@ -107,15 +112,13 @@ void Policy::on(const HostUp& event, Time now) {
 
 void Policy::on(const HostDown& event, Time now) {
   HostState& host = hosts_[event.host];
+  const bool was_up = host.link == Link::up;
   host.link = Link::none;
   host.active = false;
   host.last_reason = event.reason;
   std::erase_if(requests_, [&](const auto& r) { return r.second.host == event.host; });
   forget_proofs(event.host);
-  if (!holds_ranks(event.host)) {
-    if (!host.leaving) say(Say::Level::warning, "spare lost: " + event.reason);
-    return;
-  }
+  if (!holds_ranks(event.host)) return spare_down(event, was_up, now);
   Cause cause;
   cause.host = event.host;
   cause.text = event.reason;
@@ -128,7 +131,7 @@ void Policy::on(const HostDown& event, Time now) {
       if (phase_ == Phase::proving) stop_proving();
       // A spare is tried at once; with none, the host again until the deadline.
       if (attempts_started_ > 0) say(Say::Level::warning, event.reason);
-      if (!take_spare(event.host)) host.retry = now + kRetryPause;
+      if (!take_spare(event.host, now)) host.retry = now + kRetryPause;
       gather_on(now);
       break;
     case Phase::preparing:
@@ -138,7 +141,7 @@ void Policy::on(const HostDown& event, Time now) {
     case Phase::stopping:
     case Phase::backing_off:
       if (event.end != HostEnd::ended) say(Say::Level::warning, event.reason);
-      if (event.end == HostEnd::silent) take_spare(event.host);
+      if (event.end == HostEnd::silent) take_spare(event.host, now);
       if (phase_ == Phase::stopping) stopped_all(now);
       break;
     case Phase::done:
@@ -146,29 +149,55 @@ void Policy::on(const HostDown& event, Time now) {
   }
 }
 
-bool Policy::take_spare(uint32_t lost) {
+void Policy::spare_down(const HostDown& event, bool was_up, Time now) {
+  if (hosts_[event.host].leaving) return;
+  say(was_up || attempts_started_ == 0 ? Say::Level::warning : Say::Level::detail,
+      "spare lost: " + event.reason);
+  hosts_[event.host].retry = now + kSpareRetryPause;
+}
+
+// One whose agent is there before one that is still being connected.
+std::optional<uint32_t> Policy::find_spare(uint32_t lost) const {
   const auto lost_places = std::find_if(placement_.begin(), placement_.end(),
                                         [&](const HostPlaces& h) { return h.host == lost; });
   HVD_CHECK(lost_places != placement_.end());
   std::optional<uint32_t> best;
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
-    if (holds_ranks(host) || !job_.hosts[host].spare || hosts_[host].link == Link::none) continue;
-    if (hosts_[host].leaving) continue;
-    if (job_.hosts[host].slots < lost_places->places.size()) continue;
+    if (holds_ranks(host) || !hosts_[host].spare || hosts_[host].link == Link::none) continue;
+    if (hosts_[host].leaving || job_.hosts[host].slots < lost_places->places.size()) continue;
     if (!best || (hosts_[*best].link != Link::up && hosts_[host].link == Link::up)) best = host;
   }
-  if (!best) return false;
+  return best;
+}
+
+// The lost host stands by in its place when it is back.
+bool Policy::take_spare(uint32_t lost, Time now) {
+  const std::optional<uint32_t> spare = find_spare(lost);
+  if (!spare) return false;
   say(Say::Level::info,
-      "the spare " + job_.hosts[*best].name + " takes the ranks of " + job_.hosts[lost].name);
-  placement_ = replace_host(placement_, lost, *best);
+      "the spare " + job_.hosts[*spare].name + " takes the ranks of " + job_.hosts[lost].name);
+  placement_ = replace_host(placement_, lost, *spare);
   trusted_.reset();
-  hosts_[lost].retry.reset();
+  hosts_[*spare].spare = false;
+  hosts_[lost].spare = !hosts_[lost].leaving;
+  if (hosts_[lost].spare) hosts_[lost].retry = now + kRetryPause;
   return true;
+}
+
+void Policy::connect_again(Time now) {
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (!hosts_[host].retry || *hosts_[host].retry > now) continue;
+    hosts_[host].retry.reset();
+    const bool waited_for = attempts_started_ > 0 || hosts_[host].spare;
+    if (hosts_[host].link != Link::none || !waited_for) continue;
+    hosts_[host].link = Link::connecting;
+    out_.push_back(Connect{host});
+  }
 }
 
 void Policy::gather(Time now) {
   phase_ = Phase::gathering;
-  if (const auto left = replace_leaving()) {
+  if (const auto left = replace_leaving(now)) {
     cause_ = preemption_of(*left, "");
     return finish_with_cause();
   }
@@ -393,13 +422,7 @@ void Policy::on(const Tick&, Time now) {
   if (phase_ == Phase::done) return;
   if (count_down_ && *count_down_ <= now) count_down(now);
   stall_tick(now);
-  for (uint32_t host = 0; host < hosts_.size() && phase_ == Phase::gathering; ++host) {
-    if (!hosts_[host].retry || *hosts_[host].retry > now) continue;
-    hosts_[host].retry.reset();
-    if (hosts_[host].link != Link::none || attempts_started_ == 0) continue;
-    hosts_[host].link = Link::connecting;
-    out_.push_back(Connect{host});
-  }
+  connect_again(now);
   if (!deadline_ || *deadline_ > now) return;
   deadline_.reset();
   switch (phase_) {

@@ -198,6 +198,7 @@ class Policy {
     AgentHello hello;
     std::string address, own_address;
     bool active = false;        // has been given the current attempt
+    bool spare = false;         // stands by for a host that is lost
     std::optional<Time> retry;  // when to connect again
     std::string last_reason;    // of its last end
     bool leaving = false;       // it will be taken away: holds no rank again
@@ -263,7 +264,10 @@ class Policy {
   void gather(Time now);
   void gather_on(Time now);
   void gather_failed();
-  bool take_spare(uint32_t lost);
+  void spare_down(const HostDown& event, bool was_up, Time now);
+  std::optional<uint32_t> find_spare(uint32_t lost) const;
+  bool take_spare(uint32_t lost, Time now);
+  void connect_again(Time now);
   bool check_machines(Time now);
 
   bool on_one_machine() const;
@@ -307,7 +311,7 @@ class Policy {
 
   Cause preemption_of(uint32_t host, const std::string& reason) const;
   void preempt_all(const std::string& signal, int number, Time now);
-  std::optional<uint32_t> replace_leaving();
+  std::optional<uint32_t> replace_leaving(Time now);
   void preempted(Time now);
 
   void asked_again(int signal, Time now);

@@ -314,7 +314,12 @@ void Policy::fail(Cause cause, Time now) {
   for (const HostPlaces& places : placement_) {
     if (!cause_.gone && places.host == cause_.host) cause_.gone = places.places.front().rank;
   }
-  if (cause_.kind == Cause::Kind::host_silent) take_spare(*cause_.host);
+  if (cause_.kind == Cause::Kind::host_silent) take_spare(*cause_.host, now);
+  // Nothing runs there any more; a spare that is there need not be connected.
+  if (cause_.kind == Cause::Kind::agent_ended) {
+    const std::optional<uint32_t> spare = find_spare(*cause_.host);
+    if (spare && hosts_[*spare].link == Link::up) take_spare(*cause_.host, now);
+  }
   stop_attempt(job_.failure_grace, now);
 }
 

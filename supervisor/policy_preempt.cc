@@ -70,10 +70,10 @@ void Policy::preempt_all(const std::string& signal, int number, Time now) {
 }
 
 // Spares take the ranks of hosts that leave. Returns one that finds none.
-std::optional<uint32_t> Policy::replace_leaving() {
+std::optional<uint32_t> Policy::replace_leaving(Time now) {
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
     if (!hosts_[host].leaving || !holds_ranks(host)) continue;
-    if (!take_spare(host)) return host;
+    if (!take_spare(host, now)) return host;
     if (hosts_[host].link == Link::up) send(host, Goodbye{0});
   }
   return std::nullopt;
@@ -82,7 +82,7 @@ std::optional<uint32_t> Policy::replace_leaving() {
 // All ranks were stopped for the preemption.
 void Policy::preempted(Time now) {
   last_failure_ = cause_;
-  if (cause_.host && !last_word_ && can_go_on() && !replace_leaving()) return relaunch(now);
+  if (cause_.host && !last_word_ && can_go_on() && !replace_leaving(now)) return relaunch(now);
   if (last_word_) {
     const bool saved = cause_.saved;
     cause_ = *last_word_;

@@ -90,6 +90,9 @@ class Job:
 
         return wait_for(all_running, seconds, lambda: f"an attempt after {after}\n{self.run}")
 
+    def wait_for_agents(self, count):
+        wait_for(lambda: len(self.run.agents()) == count, 30, f"{count} agents\n")
+
     def stops(self):
         """(boot time, reason) of the stops of attempts that were decided since the last call."""
         if self._log is None:
@@ -181,6 +184,7 @@ class Bench:
             time.sleep(1.2)  # for the event log to be opened
             job.stops()
             for _ in range(self.faults):
+                job.wait_for_agents(HOSTS + spares)
                 self.pause(job)
                 struck, named = fault(job)
                 attempt, running = job.wait_running(attempt)

@@ -477,7 +477,7 @@ TEST_CASE("a silent host's ranks go to the spare and everyone else keeps theirs"
 }
 
 TEST_CASE("an agent's end reconnects the same host") {
-  Scene scene = running(2, 1);
+  Scene scene = running(2);
   scene.save(10);
   const uint32_t before = scene.count<Connect>();
   scene.down(1, HostEnd::ended);
@@ -490,14 +490,51 @@ TEST_CASE("an agent's end reconnects the same host") {
   CHECK(scene.policy->host_of(2) == 1);
 }
 
+TEST_CASE("a spare that is there takes over from an agent that ended, and they change places") {
+  Scene scene = running(2, 1);
+  scene.save(10);
+  const uint32_t before = scene.count<Connect>();
+  scene.down(1, HostEnd::ended);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 4);
+  CHECK(scene.policy->host_of(2) == 2);
+  CHECK(scene.count<Connect>() == before);
+  scene.pass(1s);
+  CHECK(scene.count<Connect>() == before + 1);
+  scene.up(1);
+  CHECK(scene.said_text("h2 stands by as a spare"));
+  scene.say(0, Beat{0, scene.policy->attempt(), {{0, 15}}});
+  scene.down(2, HostEnd::silent);
+  scene.answer();
+  CHECK(scene.policy->host_of(2) == 1);
+  CHECK(scene.starts.size() == 6);
+}
+
+TEST_CASE("a spare that is lost is connected again") {
+  Scene scene = running(2, 1);
+  const uint32_t before = scene.count<Connect>();
+  scene.down(2, HostEnd::ended);
+  CHECK(scene.said_text("spare lost: h3 is down"));
+  scene.pass(10s);
+  CHECK(scene.count<Connect>() == before + 1);
+  scene.down(2, HostEnd::refused);
+  scene.pass(10s);
+  CHECK(scene.count<Connect>() == before + 2);
+  CHECK(scene.starts.size() == 2);
+}
+
 TEST_CASE("a host that refuses to come back is replaced by the spare") {
   Scene scene = running(2, 1);
   scene.save(10);
+  scene.down(2, HostEnd::ended);
+  scene.pass(10s);
   scene.down(1, HostEnd::ended);
   scene.answer();
+  CHECK(scene.policy->host_of(2) == 1);
   scene.down(1, HostEnd::refused);
-  scene.answer();
   CHECK(scene.policy->host_of(2) == 2);
+  scene.up(2);
+  scene.answer();
   CHECK(scene.starts.size() == 4);
 }
 
