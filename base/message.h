@@ -30,7 +30,7 @@
 namespace hvd {
 
 // Changes with any change of the messages below.
-inline constexpr uint32_t kProtocol = 4;
+inline constexpr uint32_t kProtocol = 5;
 
 // The line an agent prints first on wire 1, followed by the build and a newline.
 inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
@@ -145,6 +145,34 @@ struct ListedCheckpoint {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.step, m.manifest, m.shards);
+  }
+};
+
+// A checkpoint of another program's making (supervisor/foreign_layouts.h), beside ours.
+struct ListedForeign {
+  std::string path;    // below CKPT_DIR: a folder or a file
+  std::string layout;  // "PyTorch DCP", "DeepSpeed", ...
+  uint64_t step = 0;
+  std::string missing;  // what it lacks; empty: it is complete
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.path, m.layout, m.step, m.missing);
+  }
+};
+
+// Who has a checkpoint folder to itself, as its lock file says.
+struct LockRecord {
+  std::string job;
+  uint32_t attempt = 0;
+  std::string host;       // the name the user gave it
+  std::string launcher;   // hostname of the machine where the job was started
+  uint64_t lease_ns = 0;  // the file is touched more often than this while the holder lives
+  // Filled in by the agent that takes the lock.
+  std::string boot_id;
+  std::string since;  // its host's wall clock, for people
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.job, m.attempt, m.host, m.launcher, m.lease_ns, m.boot_id, m.since);
   }
 };
 
@@ -338,6 +366,19 @@ struct ProbeDirectory {
   }
 };
 
+// Makes CKPT_DIR/.hvdlaunch.lock say that the folder is this job's, until the agent ends. The lock
+// of an earlier attempt of the same job, and of a holder that is proven dead, is taken over.
+struct TakeLock {
+  uint32_t request = 0;
+  std::string dir;
+  LockRecord record;
+  uint64_t stale_ns = 0;  // a lock last touched at this time of the folder's clock is dead; 0: none
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir, m.record, m.stale_ns);
+  }
+};
+
 struct ListCheckpoints {
   uint32_t request = 0;
   std::string dir;
@@ -433,7 +474,7 @@ using ToAgent =
     std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt, StopAttempt,
                  Credit, ExchangeResult, SaveResult, LoadResult, ProbeDirectory, ListCheckpoints,
                  VerifyCheckpoint, CommitCheckpoint, PruneCheckpoints, WriteJobFile, Suspend,
-                 Resume, Goodbye, Input, LookAtRanks>;
+                 Resume, Goodbye, Input, LookAtRanks, TakeLock>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -654,10 +695,25 @@ struct CheckpointsListed {
   uint32_t request = 0;
   std::vector<ListedCheckpoint> found;
   uint32_t last_draft = 0;  // highest attempt of an unfinished save, 0 if there is none
+  std::vector<ListedForeign> foreign;
   std::string error;
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.request, m.found, m.last_draft, m.error);
+    v(m.request, m.found, m.last_draft, m.foreign, m.error);
+  }
+};
+
+struct LockTaken {
+  uint32_t request = 0;
+  bool taken = false;
+  // When it is not, and there is no error: who has it.
+  bool alive = false;       // proven; else only a file that is touched no more tells of its end
+  uint64_t touched_ns = 0;  // last, by the folder's clock
+  LockRecord holder;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.taken, m.alive, m.touched_ns, m.holder, m.error);
   }
 };
 
@@ -705,7 +761,8 @@ using FromAgent =
     std::variant<AgentHello, Beat, ProofOpened, Dialled, WorkerStarted, WorkerEnded, AttemptStopped,
                  Output, OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
                  WorkerAborted, DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed,
-                 Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen, Leaving>;
+                 Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen, Leaving,
+                 LockTaken>;
 
 // ---- wire 2, worker to agent ----
 

@@ -90,6 +90,14 @@ bool describe(const DirectoryProbed& m, Json& j) {
   j.update({{"message", "directory-probed"}, {"seen", m.seen}, {"error", m.error}});
   return true;
 }
+bool describe(const LockTaken& m, Json& j) {
+  j.update({{"message", "lock-taken"},
+            {"taken", m.taken},
+            {"alive", m.alive},
+            {"holder", m.holder.job},
+            {"error", m.error}});
+  return true;
+}
 bool describe(const CheckpointsListed& m, Json& j) {
   Json steps = Json::array();
   for (const ListedCheckpoint& one : m.found) steps.push_back(one.step);

@@ -142,6 +142,14 @@ std::vector<uint64_t> steps_to_prune(const std::set<uint64_t>& known,
   return prune;
 }
 
+std::string lock_refusal(const std::string& dir, const LockRecord& holder) {
+  if (holder.job.empty()) {
+    return dir + " is in use: " + dir + "/.hvdlaunch.lock is another job's, but does not say whose";
+  }
+  return dir + " is in use by job " + holder.job + " (attempt " + std::to_string(holder.attempt) +
+         " on " + holder.host + ", started on " + holder.launcher + ") since " + holder.since;
+}
+
 std::string compare_states(const std::vector<std::string>& digests) {
   std::map<std::string, size_t> votes;
   for (const std::string& digest : digests) ++votes[digest];

@@ -45,6 +45,9 @@ Candidate committed_candidate(const Manifest& manifest, const Placement& placeme
 std::vector<uint64_t> steps_to_prune(const std::set<uint64_t>& known,
                                      const std::set<uint64_t>& verified, uint32_t keep);
 
+// "DIR is in use by job J on h1 ...", of a lock that another job has.
+std::string lock_refusal(const std::string& dir, const LockRecord& holder);
+
 // Compares what the ranks loaded. Empty if all are the same; else a sentence that names the ranks
 // that differ from the most common state. `digests` by rank.
 std::string compare_states(const std::vector<std::string>& digests);

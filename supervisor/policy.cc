@@ -86,7 +86,7 @@ Actions Policy::step(const Event& event, Time now) {
 std::optional<Time> Policy::next_deadline() const {
   if (phase_ == Phase::done) return std::nullopt;
   std::optional<Time> next = earlier(earlier(deadline_, wall_stop_), count_down_);
-  next = earlier(earlier(next, look_until_), warn_again_);
+  next = earlier(earlier(next, look_until_), earlier(warn_again_, look_at_locks_));
   for (const HostState& host : hosts_) next = earlier(next, host.retry);
   return next;
 }
@@ -422,6 +422,7 @@ void Policy::on(const Tick&, Time now) {
   if (phase_ == Phase::done) return;
   if (count_down_ && *count_down_ <= now) count_down(now);
   stall_tick(now);
+  if (look_at_locks_ && *look_at_locks_ <= now) watch_locks_again(now);
   connect_again(now);
   if (!deadline_ || *deadline_ > now) return;
   deadline_.reset();

@@ -11,10 +11,12 @@
 //               one -> the job ends (69) in the first attempt; later all is proven again until the
 //               start deadline. One lost -> gathering. What was proven holds for later attempts
 //               until a host is lost: then its own pairs are proven anew.
-//   preparing   with a checkpoint folder: probe who sees it, list what is there, verify the newest
-//               candidate; a bad one is skipped by name and the one before is verified. Then every
-//               agent is sent StartAttempt -> running. All this is passed over where the same
-//               agents committed or read the newest one before: it is verified behind the start.
+//   preparing   with a checkpoint folder: probe who sees it, lock it (whether another job's lock is
+//               touched is watched for a lease; if it is, the job ends), list what is there, verify
+//               the newest candidate; a bad one is skipped by name and the one before is verified.
+//               Then every agent is sent StartAttempt -> running. All this is passed over where the
+//               same agents committed or read the newest one before: it is verified behind the
+//               start.
 //   running     ranks work. The last rank ended with 0 -> stopping without a cause. The first
 //               abnormal end of a rank, a host's end, a stall that is to be acted on, the user's
 //               request or the wall time -> stopping with that cause; what follows is a
@@ -187,6 +189,7 @@ class Policy {
     probe_write,
     probe_seen,
     probe_remove,
+    lock,
     list,
     verify,
     commit,
@@ -250,6 +253,7 @@ class Policy {
   void said(uint32_t host, const ForeignCheckpoint& m, Time now);
   void said(uint32_t host, const WorkerAborted& m, Time now);
   void said(uint32_t host, const DirectoryProbed& m, Time now);
+  void said(uint32_t host, const LockTaken& m, Time now);
   void said(uint32_t host, const CheckpointsListed& m, Time now);
   void said(uint32_t host, const CheckpointVerified& m, Time now);
   void said(uint32_t host, const Performed& m, Time now);
@@ -296,6 +300,10 @@ class Policy {
   void clear_drafts();
   void prepare_late(Time now);
   void setup_failed(const std::string& text, Time now, int first_code = 2);
+  void take_locks();
+  void take_lock(uint32_t host, uint64_t stale_ns);
+  void watch_lock(uint32_t host, const LockTaken& m, Time now);
+  void watch_locks_again(Time now);
   void list_checkpoints();
   void verify_newest(Time now);
   void probe_done(Time now);
@@ -388,6 +396,14 @@ class Policy {
   std::string nonce_;
   FolderKind folder_ = FolderKind::shared;
   std::vector<std::pair<uint32_t, bool>> seen_by_;
+  // Locks of others that may be dead: since when they were not touched, and their lease.
+  struct WatchedLock {
+    uint64_t touched_ns = 0;
+    Time since{};
+    Duration lease{};
+  };
+  std::map<uint32_t, WatchedLock> watched_locks_;  // by host
+  std::optional<Time> look_at_locks_;
   std::map<uint32_t, CheckpointsListed> listings_;
   std::vector<Candidate> candidates_;
   // Newest that was whole when the agents that hold the ranks now last had to do with it.

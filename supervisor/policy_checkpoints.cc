@@ -12,6 +12,11 @@ using namespace std::chrono_literals;
 namespace {
 // Verifying reads all shards: at 200 MB/s this is about 350 GB a host.
 constexpr Duration kPrepareLimit = 30min;
+// A lock outlives the loss of its host until that is seen and the next attempt has taken it.
+constexpr int kSilencesInLease = 3;
+constexpr Duration kShortestLease = 2s;
+// How often another's lock is looked at whether it is touched.
+constexpr Duration kLookAtLock = 500ms;
 }  // namespace
 
 uint32_t Policy::ask(uint32_t host, Request kind, uint64_t step) {
@@ -43,6 +48,8 @@ void Policy::prepare(Time now) {
   deadline_ = now + kPrepareLimit;
   requests_.clear();
   seen_by_.clear();
+  watched_locks_.clear();
+  look_at_locks_.reset();
   nonce_ = ".hvdlaunch-" + job_.id + "-" + std::to_string(next_request_);
   const uint32_t first = placement_.front().host;
   send(first, ProbeDirectory{ask(first, Request::probe_write, 0), job_.checkpoint_dir, nonce_, true,
@@ -59,6 +66,7 @@ bool Policy::may_trust() const {
 void Policy::go_trusting() {
   start_attempt(&*trusted_);
   ask_to_verify(*trusted_);
+  take_locks();
   clear_drafts();
 }
 
@@ -124,7 +132,64 @@ void Policy::probe_done(Time now) {
                         now);
   }
   folder_ = blind_count == 0 ? FolderKind::shared : FolderKind::separate;
-  list_checkpoints();
+  take_locks();
+}
+
+void Policy::take_locks() {
+  for (const HostPlaces& places : placement_) {
+    take_lock(places.host, 0);
+    if (folder_ == FolderKind::shared) break;
+  }
+}
+
+void Policy::take_lock(uint32_t host, uint64_t stale_ns) {
+  LockRecord record;
+  record.job = job_.id;
+  record.attempt = attempt_ + 1;
+  record.host = job_.hosts[host].name;
+  record.launcher = job_.launched_on;
+  const Duration lease = std::max<Duration>(kSilencesInLease * job_.silence, kShortestLease);
+  record.lease_ns = static_cast<uint64_t>(lease.count());
+  send(host, TakeLock{ask(host, Request::lock, 0), job_.checkpoint_dir, record, stale_ns});
+}
+
+void Policy::said(uint32_t host, const LockTaken& m, Time now) {
+  if (!take_request(m.request, host) || phase_ != Phase::preparing) return;
+  if (!m.error.empty()) {
+    return setup_failed(
+        "the checkpoint directory cannot be locked on " + job_.hosts[host].name + ": " + m.error,
+        now);
+  }
+  if (m.taken) {
+    watched_locks_.erase(host);
+  } else {
+    watch_lock(host, m, now);
+    if (phase_ != Phase::preparing) return;
+  }
+  if (open_requests(Request::lock) == 0 && watched_locks_.empty()) list_checkpoints();
+}
+
+// Another job's lock: that job lives if its file is touched.
+void Policy::watch_lock(uint32_t host, const LockTaken& m, Time now) {
+  const auto [watched, first] =
+      watched_locks_.try_emplace(host, WatchedLock{m.touched_ns, now, bounded(m.holder.lease_ns)});
+  if (m.alive || watched->second.touched_ns != m.touched_ns) {
+    return setup_failed(lock_refusal(job_.checkpoint_dir, m.holder), now);
+  }
+  if (first) {
+    say(Say::Level::warning, lock_refusal(job_.checkpoint_dir, m.holder) + "; waiting up to " +
+                                 format_duration(watched->second.lease) +
+                                 " to see whether it still lives");
+  }
+  look_at_locks_ = now + kLookAtLock;
+}
+
+void Policy::watch_locks_again(Time now) {
+  look_at_locks_.reset();
+  if (phase_ != Phase::preparing) return;
+  for (const auto& [host, watched] : watched_locks_) {
+    take_lock(host, now - watched.since > watched.lease ? watched.touched_ns : 0);
+  }
 }
 
 void Policy::list_checkpoints() {

@@ -39,6 +39,12 @@ std::string absolute(const std::string& workdir) {
 DirectoryProbed refusal(const ProbeDirectory& task, const std::string& why) {
   return {task.request, false, why};
 }
+LockTaken refusal(const TakeLock& task, const std::string& why) {
+  LockTaken answer;
+  answer.request = task.request;
+  answer.error = why;
+  return answer;
+}
 CheckpointsListed refusal(const ListCheckpoints& task, const std::string& why) {
   CheckpointsListed answer;
   answer.request = task.request;
@@ -64,7 +70,8 @@ AgentLoop::AgentLoop(AgentOptions options, AgentSeat seat)
       file_limit_(raise_file_limit()),
       link_(poller_, STDIN_FILENO, STDOUT_FILENO),
       lease_(seat_.lease),
-      proof_(poller_, options_.host) {}
+      proof_(poller_, options_.host),
+      lock_(std::make_shared<DirectoryLock>(facts_.boot_id)) {}
 
 bool AgentLoop::set_up() {
   Result<WorkerSocket> socket = WorkerSocket::open(poller_, seat_.folder.path + "/agent");
@@ -106,6 +113,7 @@ std::optional<int> AgentLoop::verdict(Time now) {
     return 1;
   }
   if (parting_ == Parting::none || attempt_) return std::nullopt;
+  lock_->release();
   if (parting_ == Parting::launcher_gone) return 1;
   return link_.unsent() == 0 ? std::optional(0) : std::nullopt;
 }
@@ -373,6 +381,11 @@ void AgentLoop::submit(const M& message) {
 
 void AgentLoop::handle(const ProbeDirectory& message) {
   submit<DirectoryProbed>(message);
+}
+void AgentLoop::handle(const TakeLock& message) {
+  const bool taken =
+      tasks_->submit([lock = lock_, message] { return FromAgent(lock->perform(message)); });
+  if (!taken) link_.send(refusal(message, "too many checkpoint tasks wait on this host"));
 }
 void AgentLoop::handle(const ListCheckpoints& message) {
   submit<CheckpointsListed>(message);

@@ -5,6 +5,7 @@
 // KILL to all, when the lease is over or the keeper is dead.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/poller.h"
 #include "supervisor/agent/address_proof.h"
 #include "supervisor/agent/attempt.h"
+#include "supervisor/agent/directory_lock.h"
 #include "supervisor/agent/facts.h"
 #include "supervisor/agent/keeper.h"
 #include "supervisor/agent/launcher_link.h"
@@ -51,6 +53,7 @@ class AgentLoop {
   void handle(const SaveResult& message) { pass_on(message); }
   void handle(const LoadResult& message) { pass_on(message); }
   void handle(const ProbeDirectory& message);
+  void handle(const TakeLock& message);
   void handle(const ListCheckpoints& message);
   void handle(const VerifyCheckpoint& message);
   void handle(const CommitCheckpoint& message);
@@ -95,13 +98,14 @@ class AgentLoop {
   AddressProof proof_;
   std::optional<WorkerSocket> socket_;
   std::optional<TaskThread> tasks_;
+  std::shared_ptr<DirectoryLock> lock_;
   std::optional<ReservedPort> port_;
 
   bool greeted_ = false;  // LauncherHello came
   std::string host_name_;
   Duration failure_grace_{};
   Time next_beat_{};
-  bool suspended_ = false;  // nobody reads beats
+  bool suspended_ = false;         // nobody reads beats
   std::optional<WatchedFd> term_;  // readable when TERM came
   bool told_leave_ = false;
   uint32_t last_attempt_ = 0;

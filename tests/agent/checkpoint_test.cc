@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 
 #include "base/checkpoint_format.h"
@@ -408,4 +409,109 @@ TEST_CASE("the job file is private and replaced whole") {
   struct stat st;
   REQUIRE(stat((dir + "/job.toml").c_str(), &st) == 0);
   CHECK((st.st_mode & 0777) == 0600);
+}
+
+namespace {
+
+struct Lock {
+  static constexpr uint64_t kLease = 1'000'000'000;
+  std::string path() const { return folder / ".hvdlaunch.lock"; }
+  LockTaken take(AgentProcess& agent, const std::string& job, uint64_t stale_ns = 0,
+                 uint32_t attempt = 1) {
+    const LockRecord record{job, attempt, "h1", "login1", kLease, "", ""};
+    agent.send(TakeLock{++request, folder.path(), record, stale_ns});
+    return agent.expect<LockTaken>([&](const LockTaken& m) { return m.request == request; });
+  }
+  TestFolder folder;
+  uint32_t request = 0;
+};
+
+}  // namespace
+
+TEST_CASE("n34: one of two jobs has a folder to itself, and the other is told whose it is") {
+  Lock lock;
+  AgentProcess first, second;
+  first.greet();
+  second.greet();
+  CHECK(lock.take(first, "one").taken);
+  const LockTaken refused = lock.take(second, "two");
+  CHECK(refused.error.empty());
+  CHECK_FALSE(refused.taken);
+  CHECK(refused.alive);
+  CHECK(refused.holder.job == "one");
+  CHECK(refused.holder.host == "h1");
+  CHECK(refused.holder.launcher == "login1");
+  CHECK(has(refused.holder.since, "20"));
+  // Not by waiting either: the kernel says that its holder lives.
+  CHECK_FALSE(lock.take(second, "two", refused.touched_ns).taken);
+
+  SUBCASE("until it ends") {
+    first.send(Goodbye{});
+    first.wait_end();
+    CHECK_FALSE(exists(lock.path()));
+    CHECK(lock.take(second, "two").taken);
+  }
+  SUBCASE("until it is killed, which is seen at once") {
+    REQUIRE(kill(first.agent(), SIGKILL) == 0);
+    first.wait_end();
+    CHECK(exists(lock.path()));
+    CHECK(lock.take(second, "two").taken);
+    CHECK(lock.take(second, "two", 0, 2).taken);
+    CHECK(has(*read_file(lock.path(), 1000), "job=two\nattempt=2\n"));
+  }
+  SUBCASE("and its next attempt takes the lock from whoever had it") {
+    CHECK(lock.take(second, "one", 0, 2).taken);
+    first.send(Goodbye{});
+    first.wait_end();
+    CHECK(exists(lock.path()));
+  }
+}
+
+TEST_CASE("n34: the lock of another machine is dead when nobody touches it for its lease") {
+  Lock lock;
+  AgentProcess agent;
+  agent.greet();
+  REQUIRE(replace_file(lock.path(), "job=far\nlease_ns=1\nboot_id=another\n", 0644).ok());
+  const LockTaken seen = lock.take(agent, "two");
+  CHECK_FALSE(seen.taken);
+  CHECK_FALSE(seen.alive);
+  CHECK(seen.holder.job == "far");
+  CHECK_FALSE(lock.take(agent, "two", seen.touched_ns + 1).taken);
+  CHECK(lock.take(agent, "two", seen.touched_ns).taken);
+}
+
+TEST_CASE("n34: a held lock is touched all the time") {
+  Lock lock;
+  AgentProcess agent;
+  agent.greet();
+  REQUIRE(lock.take(agent, "one").taken);
+  struct stat before, now;
+  REQUIRE(stat(lock.path().c_str(), &before) == 0);
+  const auto touched = [&] {
+    REQUIRE(stat(lock.path().c_str(), &now) == 0);
+    return now.st_mtim.tv_sec != before.st_mtim.tv_sec ||
+           now.st_mtim.tv_nsec != before.st_mtim.tv_nsec;
+  };
+  CHECK(wait_until(touched));
+}
+
+TEST_CASE("n34: a lock that is not a file, or says nothing, is nobody's to take") {
+  Lock lock;
+  AgentProcess agent;
+  agent.greet();
+  SUBCASE("a folder") {
+    REQUIRE(mkdir(lock.path().c_str(), 0700) == 0);
+    CHECK(has(lock.take(agent, "two").error, lock.path()));
+  }
+  SUBCASE("a link") {
+    REQUIRE(symlink("/dev/null", lock.path().c_str()) == 0);
+    CHECK(has(lock.take(agent, "two").error, lock.path()));
+  }
+  SUBCASE("an empty file") {
+    REQUIRE(replace_file(lock.path(), "", 0644).ok());
+    const LockTaken seen = lock.take(agent, "two");
+    CHECK_FALSE(seen.taken);
+    CHECK_FALSE(seen.alive);
+    CHECK(lock.take(agent, "two", seen.touched_ns).taken);
+  }
 }

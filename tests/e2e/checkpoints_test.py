@@ -2,8 +2,9 @@
 
 import os
 import shutil
+import signal
 import stat
-import unittest
+import time
 
 import training
 from harness import Case, Trained, committed_steps, kill, main, wait_for
@@ -146,6 +147,74 @@ class RetentionTest(Case):
             run = self.launch("resume", folder, timeout=20)
             self.assert_code(run, 3)
             self.assertIn(folder, run.err)
+
+
+class LockTest(Case):
+    """One job at a time has a checkpoint folder to itself."""
+
+    def setUp(self):
+        super().setUp()
+        self.ckpt = self.path("ckpt")
+        self.lock = self.path("ckpt", ".hvdlaunch.lock")
+
+    def holder(self):
+        run = self.start("-np", "1", "--checkpoint-dir", self.ckpt, "sleep", "1000")
+        run.wait_for_workers(1)
+        return run
+
+    def assert_refused(self, run):
+        self.assert_code(run, 2)
+        with open(self.lock) as f:
+            holder = dict(line.rstrip("\n").split("=", 1) for line in f)
+        self.assertIn(f"{self.ckpt} is in use by job {holder['job']} (attempt 1 on localhost, started on "
+                      f"{os.uname().nodename}) since {holder['since']}", run.err)
+
+    def test_n34_a_second_job_is_refused_while_the_first_lives(self):
+        first = self.holder()
+        self.assert_refused(self.launch("-np", "1", "--checkpoint-dir", self.ckpt, "true"))
+        self.assert_refused(self.launch("resume", self.ckpt))
+        self.assertTrue(first.running)
+        kill(first.launcher, signal.SIGTERM)
+        first.wait()
+        self.assertFalse(os.path.exists(self.lock))
+        self.assert_code(self.launch("-np", "1", "--checkpoint-dir", self.ckpt, "true"), 0)
+        self.assertFalse(os.path.exists(self.lock))
+
+    def test_n34_a_job_whose_processes_are_gone_holds_nothing(self):
+        first = self.holder()
+        # Nobody is left who could put the lock away.
+        keeper, agent = first.agents()[0]
+        for pid in (first.launcher, keeper.pid):
+            kill(pid, signal.SIGSTOP)
+        for pid in (agent.pid, keeper.pid, first.launcher):
+            kill(pid)
+        wait_for(lambda: not first.workers(), 10, "the rank to be gone")
+        self.assertTrue(os.path.exists(self.lock))
+        started = time.monotonic()
+        # So long that what is left of the first is swept.
+        run = self.launch("-np", "1", "--heartbeat-timeout", "0.5", "--checkpoint-dir", self.ckpt, "sleep", "0.5")
+        self.assert_code(run, 0)
+        self.assert_within(started, 3)
+
+    def test_n34_a_relaunch_keeps_the_lock(self):
+        run = self.holder()
+        for _, agent in run.agents():
+            kill(agent.pid)
+        run.wait_for_text("attempt 2")
+        run.wait_for_workers(1)
+        with open(self.lock) as f:
+            self.assertIn("attempt=2\n", f.read())
+        kill(run.launcher, signal.SIGTERM)
+        run.wait()
+
+    def test_n34_a_lock_of_another_machine_is_waited_for(self):
+        os.mkdir(self.ckpt)
+        with open(self.lock, "w") as f:
+            f.write("job=far\nattempt=3\nhost=h9\nlauncher=login1\nlease_ns=1000000000\nboot_id=x\nsince=noon\n")
+        run = self.launch("-np", "1", "--checkpoint-dir", self.ckpt, "true")
+        self.assert_code(run, 0)
+        self.assertIn(f"{self.ckpt} is in use by job far (attempt 3 on h9, started on login1) since noon; waiting up "
+                      "to 1 s to see whether it still lives", run.err)
 
 
 if __name__ == "__main__":

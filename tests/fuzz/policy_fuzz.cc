@@ -104,8 +104,11 @@ class Scene {
   void answer_one(uint32_t host, const ProbeDirectory& m) {
     say(host, DirectoryProbed{m.request, true, ""});
   }
+  void answer_one(uint32_t host, const TakeLock& m) {
+    say(host, LockTaken{m.request, true, false, 0, {}, ""});
+  }
   void answer_one(uint32_t host, const ListCheckpoints& m) {
-    say(host, CheckpointsListed{m.request, {}, 0, ""});
+    say(host, CheckpointsListed{m.request, {}, 0, {}, ""});
   }
   void answer_one(uint32_t host, const CommitCheckpoint& m) { say(host, Performed{m.request, ""}); }
 

@@ -33,6 +33,12 @@ class Scene {
     policy.emplace(job, *place(job.hosts, job.size), 1);
     take(policy->start(at));
   }
+  // As far as ranks are started, if all hosts that hold some come up.
+  void bring_up() {
+    start();
+    for (uint32_t host = 0; host < job.hosts.size(); ++host) up(host);
+    answer();
+  }
   void event(const Event& e) { take(policy->step(e, at)); }
   void say(uint32_t host, FromAgent m) { event(AgentSaid{host, std::move(m)}); }
   void up(uint32_t host) {
@@ -134,7 +140,9 @@ class Scene {
   std::vector<StartAttempt> starts;           // newest last, one per host
   std::map<uint64_t, std::string> committed;  // manifests on "disk", by step
   std::set<uint64_t> corrupt;
-  std::set<uint32_t> blind;  // hosts that do not see the shared folder
+  std::set<uint32_t> blind;                   // hosts that do not see the shared folder
+  LockTaken lock{0, true, false, 0, {}, ""};  // what agents say of the folder's lock
+  uint64_t asked_stale = 0;
   std::vector<uint64_t> pruned;
   bool verifies = true;  // else not before verify_now()
   std::vector<Send> held;
@@ -190,6 +198,13 @@ class Scene {
   }
   void answer_one(uint32_t host, const ProbeDirectory& m) {
     say(host, DirectoryProbed{m.request, blind.count(host) == 0, ""});
+  }
+  void answer_one(uint32_t host, const TakeLock& m) {
+    LockTaken answer = lock;
+    answer.request = m.request;
+    asked_stale = m.stale_ns;
+    if (m.stale_ns != 0 && m.stale_ns == answer.touched_ns) answer.taken = true;
+    say(host, answer);
   }
   void answer_one(uint32_t host, const ListCheckpoints& m) {
     CheckpointsListed listed;
@@ -1045,6 +1060,73 @@ TEST_CASE("old checkpoints are pruned, the newest stay") {
   Scene scene = running(1);
   for (uint64_t step = 10; step <= 60; step += 10) scene.save(step);
   CHECK(scene.pruned == std::vector<uint64_t>{10, 20, 30});
+}
+
+namespace {
+
+LockTaken lock_of_another(bool alive, uint64_t touched_ns) {
+  LockRecord holder{"other", 2, "h9", "login1", 30'000'000'000, "boot", "2026-11-30T18:00:00.000Z"};
+  return {0, false, alive, touched_ns, holder, ""};
+}
+
+}  // namespace
+
+TEST_CASE("n34: a folder that a living job holds is refused, and whose it is is said") {
+  Scene scene(1);
+  scene.lock = lock_of_another(true, 7);
+  scene.bring_up();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 2);
+  CHECK(scene.starts.empty());
+  CHECK(
+      scene.said_text("/ckpt is in use by job other (attempt 2 on h9, started on login1) since "
+                      "2026-11-30T18:00:00.000Z"));
+}
+
+TEST_CASE("n34: a lock that may be dead is waited for a lease, and taken if nobody touches it") {
+  Scene scene(1);
+  scene.lock = lock_of_another(false, 7);
+  scene.bring_up();
+  CHECK(scene.finish() == nullptr);
+  CHECK(scene.said_text("waiting up to 30 s to see whether it still lives"));
+  for (int i = 0; i < 59; ++i) {
+    scene.pass(500ms);
+    scene.answer();
+    CHECK(scene.asked_stale == 0);
+  }
+  CHECK(scene.starts.empty());
+  scene.pass(1s);
+  scene.answer();
+  CHECK(scene.asked_stale == 7);
+  CHECK(scene.finish() == nullptr);
+  CHECK(scene.starts.size() == 1);
+}
+
+TEST_CASE("n34: a lock that is touched while it is watched is a living job's") {
+  Scene scene(1);
+  scene.lock = lock_of_another(false, 7);
+  scene.bring_up();
+  scene.pass(10s);
+  scene.answer();
+  CHECK(scene.finish() == nullptr);
+  scene.lock.touched_ns = 8;
+  scene.pass(500ms);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 2);
+  CHECK(scene.starts.empty());
+}
+
+TEST_CASE("n34: every attempt takes the lock, on each host where folders are private") {
+  Scene scene(2);
+  scene.bring_up();
+  CHECK(scene.count_sent<TakeLock>() == 1);
+  scene.fail_and_wait(1, 0, SIGKILL);
+  CHECK(scene.count_sent<TakeLock>() == 2);
+  Scene apart(2);
+  apart.blind = {1};
+  apart.bring_up();
+  CHECK(apart.count_sent<TakeLock>() == 2);
 }
 
 TEST_CASE("a folder that only some hosts share is refused") {
