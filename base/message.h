@@ -148,7 +148,7 @@ struct ListedCheckpoint {
   }
 };
 
-// A checkpoint of another program's making (supervisor/foreign_layouts.h), beside ours.
+// A checkpoint of another program's making (supervisor/agent/foreign_layouts.h), beside ours.
 struct ListedForeign {
   std::string path;    // below CKPT_DIR: a folder or a file
   std::string layout;  // "PyTorch DCP", "DeepSpeed", ...

@@ -126,6 +126,38 @@ Candidates find_candidates(const std::map<uint32_t, CheckpointsListed>& listings
   return result;
 }
 
+namespace {
+
+// Why one listing's host cannot go on from it; empty if it can.
+std::string lack_of(const ListedForeign& wanted, const CheckpointsListed& listing) {
+  for (const ListedForeign& one : listing.foreign) {
+    if (one.path == wanted.path) return one.missing;
+  }
+  return "it is not there";
+}
+
+}  // namespace
+
+std::optional<ListedForeign> choose_foreign(const std::map<uint32_t, CheckpointsListed>& listings,
+                                            const std::vector<Host>& hosts,
+                                            std::vector<std::string>& skipped) {
+  std::map<std::pair<uint64_t, std::string>, const ListedForeign*> all;
+  for (const auto& [host, listing] : listings) {
+    for (const ListedForeign& one : listing.foreign) all.try_emplace({one.step, one.path}, &one);
+  }
+  for (auto at = all.rbegin(); at != all.rend(); ++at) {
+    std::string why;
+    for (const auto& [host, listing] : listings) {
+      const std::string lack = lack_of(*at->second, listing);
+      if (!lack.empty() && why.empty()) why = "on " + hosts[host].name + " " + lack;
+    }
+    if (why.empty()) return *at->second;
+    skipped.push_back("the " + at->second->layout + " checkpoint " + at->second->path +
+                      " is not complete: " + why);
+  }
+  return std::nullopt;
+}
+
 Candidate committed_candidate(const Manifest& manifest, const Placement& placement) {
   return {manifest.step, manifest, spread(placement, manifest.size, manifest.size)};
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,6 +37,12 @@ struct Candidates {
 Candidates find_candidates(const std::map<uint32_t, CheckpointsListed>& listings, FolderKind kind,
                            const std::vector<Host>& hosts, const Placement& placement,
                            uint32_t size, const std::set<uint64_t>& rejected);
+
+// The program's own checkpoint to go on from where there is none of ours: the newest that every
+// listing has complete. Each newer one that is not is a sentence in `skipped`.
+std::optional<ListedForeign> choose_foreign(const std::map<uint32_t, CheckpointsListed>& listings,
+                                            const std::vector<Host>& hosts,
+                                            std::vector<std::string>& skipped);
 
 // What the ranks of the placement have just committed, each host to verify its own ranks' shards.
 Candidate committed_candidate(const Manifest& manifest, const Placement& placement);

@@ -305,6 +305,7 @@ class Policy {
   void watch_lock(uint32_t host, const LockTaken& m, Time now);
   void watch_locks_again(Time now);
   void list_checkpoints();
+  void find_foreign();
   void verify_newest(Time now);
   void probe_done(Time now);
   void go(const Candidate* from);

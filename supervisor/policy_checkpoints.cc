@@ -217,7 +217,20 @@ void Policy::said(uint32_t host, const CheckpointsListed& m, Time now) {
   attempt_ = std::max(attempt_, found.last_attempt);
   candidates_ = std::move(found.usable);
   for (const Candidate& one : candidates_) known_.insert(one.step);
+  if (candidates_.empty() && (job_.resume || attempts_started_ > 0)) find_foreign();
   verify_newest(now);
+}
+
+// What the program saved without a word to us.
+void Policy::find_foreign() {
+  if (foreign_) return;
+  std::vector<std::string> skipped;
+  const auto found = choose_foreign(listings_, job_.hosts, skipped);
+  for (const std::string& text : skipped) say(Say::Level::warning, text);
+  if (!found) return;
+  foreign_ = ForeignCheckpoint{0, 0, found->step, job_.checkpoint_dir + "/" + found->path};
+  say(Say::Level::info,
+      "the newest complete checkpoint is " + foreign_->path + " (" + found->layout + ")");
 }
 
 void Policy::verify_newest(Time now) {

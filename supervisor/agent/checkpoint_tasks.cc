@@ -12,6 +12,7 @@
 #include "base/checkpoint_format.h"
 #include "base/fd.h"
 #include "supervisor/agent/folder.h"
+#include "supervisor/agent/foreign_layouts.h"
 
 namespace hvd {
 
@@ -20,6 +21,7 @@ namespace {
 constexpr const char* kManifestFile = "manifest.json";
 // What a listing may carry of manifests, so that the answer fits into a frame with the rest.
 constexpr size_t kMostListed = 12u << 20;
+constexpr size_t kMostForeign = 1000;
 // A folder on its way out, so that no half of it is ever taken for a checkpoint.
 constexpr std::string_view kAside = ".old";
 // A checkpoint that makes room for another of its step, where two folders cannot be exchanged. It
@@ -181,6 +183,8 @@ CheckpointsListed perform(const ListCheckpoints& task) {
     if (bytes > kMostListed) break;
     answer.found.push_back(std::move(listed));
   }
+  answer.foreign = find_foreign(list_for_foreign(folder->get()));
+  if (answer.foreign.size() > kMostForeign) answer.foreign.resize(kMostForeign);
   return answer;
 }
 

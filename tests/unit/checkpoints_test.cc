@@ -128,6 +128,28 @@ TEST_CASE("the attempt goes on from the highest that ever saved here") {
   CHECK(find({{0, all}}, FolderKind::shared).last_attempt == 9);
 }
 
+TEST_CASE("k5: the program's own checkpoint is the newest that every host has complete") {
+  const auto on = [](std::vector<ListedForeign> foreign) {
+    CheckpointsListed all;
+    all.foreign = std::move(foreign);
+    return all;
+  };
+  const ListedForeign ten{"step_10", "PyTorch DCP", 10, ""},
+      twenty{"step_20", "PyTorch DCP", 20, ""},
+      torn{"step_20", "PyTorch DCP", 20, ".metadata is missing"};
+  const std::vector<Host> hosts = two_hosts();
+  std::vector<std::string> skipped;
+  CHECK(choose_foreign({{0, on({ten, twenty})}}, hosts, skipped)->step == 20);
+  CHECK(skipped.empty());
+  CHECK(choose_foreign({{0, on({ten, twenty})}, {1, on({ten})}}, hosts, skipped)->step == 10);
+  CHECK(skipped ==
+        std::vector<std::string>{
+            "the PyTorch DCP checkpoint step_20 is not complete: on h2 it is not there"});
+  CHECK(choose_foreign({{0, on({torn, ten})}}, hosts, skipped)->step == 10);
+  CHECK(skipped.back().find("on h1 .metadata is missing") != std::string::npos);
+  CHECK_FALSE(choose_foreign({{0, on({ten})}, {1, on({})}}, hosts, skipped));
+}
+
 TEST_CASE("pruning keeps the newest verified, at least two") {
   using Steps = std::vector<uint64_t>;
   CHECK(steps_to_prune({1, 2, 3, 4, 5}, {3, 4, 5}, 3) == Steps{1, 2});
