@@ -147,6 +147,13 @@ int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   return run(std::move(*job));
 }
 
+int checkpoints(const CheckpointsCommand& command) {
+  const CheckpointsShown shown = show_checkpoints(command);
+  if (!shown.error.empty()) fail(shown.error, 0);
+  const int code = print(shown.text);
+  return code != 0 ? code : shown.code;
+}
+
 // What only a bug or a lack of memory brings about. Agents see the connection end, and clean up.
 void end_by_own_failure(int) {
   constexpr char kText[] = "hvdlaunch: exit code 125, from hvdlaunch\n";
@@ -171,6 +178,7 @@ int run_command(const std::vector<std::string>& words) {
   if (!command) return fail(command.error().text, kExitUsage);
   if (auto* c = std::get_if<RunCommand>(&*command)) return run(std::move(*c));
   if (auto* c = std::get_if<ResumeCommand>(&*command)) return resume(*c, around);
+  if (auto* c = std::get_if<CheckpointsCommand>(&*command)) return checkpoints(*c);
   return print(std::get<PrintCommand>(*command).text);
 }
 

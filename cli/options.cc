@@ -19,9 +19,8 @@ namespace hvd {
 namespace {
 
 // First words that will mean something in a later version.
-constexpr std::array<std::string_view, 10> kReserved = {
-    "check", "status", "logs",     "stacks", "stop",
-    "drain", "attach", "add-host", "report", "checkpoints"};
+constexpr std::array<std::string_view, 9> kReserved = {
+    "check", "status", "logs", "stacks", "stop", "drain", "attach", "add-host", "report"};
 
 // The command line before values are looked at.
 struct Line {
@@ -250,7 +249,7 @@ Result<Command> parse_resume(const Line& line, const std::vector<Setting>& given
 std::string take_command_word(std::vector<std::string>& words) {
   if (words.empty()) return "run";
   const std::string& first = words.front();
-  const bool known = first == "run" || first == "resume";
+  const bool known = first == "run" || first == "resume" || first == "checkpoints";
   const bool alone = words.size() == 1 && (first == "help" || first == "version");
   if (!known && !alone) return "run";
   const std::string word = first;
@@ -293,6 +292,12 @@ Result<Command> parse_command(const std::vector<std::string>& all_words,
     return Error{"the command '" + all_words[0] +
                  "' is not in this version; a program of that name is run by hvdlaunch -- " +
                  all_words[0]};
+  }
+  if (word == "checkpoints") {
+    if (words == std::vector<std::string>{"--help"}) return Command(PrintCommand{usage_text()});
+    auto command = parse_checkpoints(words, surroundings.directory);
+    if (!command) return command.error();
+    return Command(std::move(*command));
   }
   const auto line = Splitter(words, word == "resume").split();
   if (!line) return line.error();

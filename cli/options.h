@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/checkpoints.h"
 #include "cli/settings.h"
 #include "launcher/hosts.h"
 #include "launcher/launch.h"
@@ -52,7 +53,7 @@ struct PrintCommand {
   std::string text;
 };
 
-using Command = std::variant<RunCommand, ResumeCommand, PrintCommand>;
+using Command = std::variant<RunCommand, ResumeCommand, CheckpointsCommand, PrintCommand>;
 
 // `words` are those of argv after the program's name. An error is for stderr, with exit code 2.
 Result<Command> parse_command(const std::vector<std::string>& words,

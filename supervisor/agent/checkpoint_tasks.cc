@@ -107,14 +107,19 @@ bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos;
 }
 
-// Gives a replaced checkpoint its place back if nothing came to stand there; its step then.
-std::optional<uint64_t> bring_back(int checkpoints, const std::string& name) {
-  const std::optional<uint64_t> step = parse_aside(name, kReplaced);
-  if (!step || !is_folder_at(checkpoints, name)) return std::nullopt;
-  const std::string final = step_folder(*step);
-  if (exists_at(checkpoints, final)) return std::nullopt;
-  if (renameat(checkpoints, name.c_str(), checkpoints, final.c_str()) != 0) return std::nullopt;
-  return step;
+// Gives replaced checkpoints their places back where nothing came to stand there.
+void bring_back(const std::string& dir) {
+  const Fd folder = open_folder_at(AT_FDCWD, dir);
+  const Result<std::vector<std::string>> names =
+      folder ? list_folder(folder.get()) : Result<std::vector<std::string>>(Error{});
+  if (!names) return;
+  for (const std::string& name : *names) {
+    const std::optional<uint64_t> step = parse_aside(name, kReplaced);
+    if (!step || !is_folder_at(folder.get(), name)) continue;
+    const std::string final = step_folder(*step);
+    if (exists_at(folder.get(), final)) continue;
+    renameat(folder.get(), name.c_str(), folder.get(), final.c_str());
+  }
 }
 
 Status put_nonce(const ProbeDirectory& task) {
@@ -156,10 +161,16 @@ DirectoryProbed perform(const ProbeDirectory& task) {
 }
 
 CheckpointsListed perform(const ListCheckpoints& task) {
-  CheckpointsListed answer;
+  bring_back(task.dir);
+  CheckpointsListed answer = list_checkpoints(task.dir);
   answer.request = task.request;
-  if (access(task.dir.c_str(), F_OK) != 0 && errno == ENOENT) return answer;
-  const Result<Fd> folder = open_checkpoints(task.dir);
+  return answer;
+}
+
+CheckpointsListed list_checkpoints(const std::string& dir) {
+  CheckpointsListed answer;
+  if (access(dir.c_str(), F_OK) != 0 && errno == ENOENT) return answer;
+  const Result<Fd> folder = open_checkpoints(dir);
   const Result<std::vector<std::string>> names =
       folder ? list_folder(folder->get()) : Result<std::vector<std::string>>(folder.error());
   if (!names) {
@@ -168,17 +179,15 @@ CheckpointsListed perform(const ListCheckpoints& task) {
   }
   std::vector<uint64_t> steps;
   for (const std::string& name : *names) {
-    std::optional<uint64_t> step = parse_step_folder(name);
-    if (!step) step = bring_back(folder->get(), name);
-    if (step && is_folder_at(folder->get(), step_folder(*step))) steps.push_back(*step);
+    const std::optional<uint64_t> step = parse_step_folder(name);
+    if (step && is_folder_at(folder->get(), name)) steps.push_back(*step);
     const std::optional<Draft> draft = parse_draft_folder(name);
     if (draft) answer.last_draft = std::max(answer.last_draft, draft->attempt);
   }
   std::sort(steps.rbegin(), steps.rend());
-  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   size_t bytes = 0;
   for (const uint64_t step : steps) {
-    ListedCheckpoint listed = list_one(folder->get(), task.dir, step);
+    ListedCheckpoint listed = list_one(folder->get(), dir, step);
     bytes += 64 + listed.manifest.size() + 4 * listed.shards.size();
     if (bytes > kMostListed) break;
     answer.found.push_back(std::move(listed));

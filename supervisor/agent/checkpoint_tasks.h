@@ -13,6 +13,8 @@ DirectoryProbed perform(const ProbeDirectory& task);
 
 // A folder that does not exist holds no checkpoints. Newest first; the oldest are left out when
 // they would make the answer too long for a frame.
+CheckpointsListed list_checkpoints(const std::string& dir);
+// The same, after a replacement that was cut short was undone: for who has the folder's lock.
 CheckpointsListed perform(const ListCheckpoints& task);
 
 CheckpointVerified perform(const VerifyCheckpoint& task);

@@ -1,16 +1,19 @@
 """Checkpoints on this machine: resume after the launcher's death, and damaged checkpoints."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import stat
 import time
+import unittest
 
 import training
 from harness import Case, Trained, committed_steps, kill, main, wait_for
 
 
-class InterruptedTest(Case):
+class Interrupted(Case):
     """Each test gets a copy of one job that was interrupted by a kill of its launcher."""
 
     reference = None
@@ -18,15 +21,15 @@ class InterruptedTest(Case):
 
     def setUp(self):
         super().setUp()
-        if InterruptedTest.interrupted is None:
+        if Interrupted.interrupted is None:
             self.make_interrupted()
         self.ckpt = self.path("ckpt")
-        shutil.copytree(InterruptedTest.interrupted, self.ckpt)
+        shutil.copytree(Interrupted.interrupted, self.ckpt)
         self.steps = committed_steps(self.ckpt)
         self.assertGreaterEqual(len(self.steps), 2)
 
     def make_interrupted(self):
-        InterruptedTest.reference = Trained(self.launch("-np", "4", *training.program()))
+        Interrupted.reference = Trained(self.launch("-np", "4", *training.program()))
         ckpt = self.path("made")
         run = self.start("-np", "4", "--checkpoint-dir", ckpt, *training.program(step_ms=10), cwd="/")
         training.wait_for_checkpoints(run, ckpt, 3)
@@ -34,13 +37,15 @@ class InterruptedTest(Case):
         run.wait(10)
         self.assert_nothing_left()
         kept = self.dir + "-interrupted"
-        self.addClassCleanup(shutil.rmtree, kept, True)
+        unittest.addModuleCleanup(shutil.rmtree, kept, True)
         shutil.move(ckpt, kept)
-        InterruptedTest.interrupted = kept
+        Interrupted.interrupted = kept
 
     def step_folder(self, step):
         return os.path.join(self.ckpt, f"step-{step:09d}")
 
+
+class ResumeTest(Interrupted):
     def resume(self, *options):
         return self.launch("resume", self.ckpt, *options)
 
@@ -147,6 +152,80 @@ class RetentionTest(Case):
             run = self.launch("resume", folder, timeout=20)
             self.assert_code(run, 3)
             self.assertIn(folder, run.err)
+
+
+class ShowTest(Interrupted):
+    """hvdlaunch checkpoints DIR says what a resume would do."""
+
+    def show(self, *options, code=0):
+        run = self.launch("checkpoints", self.ckpt, "--json", *options, timeout=20)
+        self.assert_code(run, code)
+        return json.loads(run.out)
+
+    def test_what_is_whole_and_what_would_be_resumed(self):
+        newest, before = self.steps[-1], self.steps[-2]
+        shown = self.show("--verify")
+        self.assertEqual([c["step"] for c in shown["checkpoints"]], self.steps[::-1])
+        self.assertTrue(all(c["whole"] and c["ranks"] == 4 for c in shown["checkpoints"]))
+        self.assertEqual(shown["resume"], {"step": newest, "path": self.step_folder(newest)})
+        shard = os.path.join(self.step_folder(newest), "rank-0001.safetensors")
+        with open(shard, "r+b") as f:
+            f.seek(-1, os.SEEK_END)
+            byte = f.read(1)[0]
+            f.seek(-1, os.SEEK_END)
+            f.write(bytes([byte ^ 1]))
+        self.assertEqual(self.show()["resume"]["step"], newest)  # by its lengths
+        shown = self.show("--verify", code=1)
+        self.assertEqual(shown["resume"]["step"], before)
+        self.assertIn(shard, shown["checkpoints"][0]["why_not"])
+        os.truncate(shard, 10)
+        self.assertEqual(self.show()["resume"]["step"], before)
+        run = self.launch("checkpoints", self.ckpt)
+        self.assertIn(f"resume would go on from step {before}, {self.step_folder(before)}\n", run.out)
+
+    def test_nothing_would_be_resumed(self):
+        for step in self.steps:
+            os.unlink(os.path.join(self.step_folder(step), "manifest.json"))
+        self.assertIsNone(self.show(code=3)["resume"])
+        self.assert_code(self.launch("checkpoints", self.path("none")), 2)
+
+    def test_k3_the_programs_own_are_known_and_resumed(self):
+        for step in self.steps:
+            shutil.rmtree(self.step_folder(step))
+        for step, whole in ((5, True), (40, True), (100, False)):
+            os.mkdir(self.path("ckpt", f"step_{step}"))
+            for name in ["__0_0.distcp"] + [".metadata"] * whole:
+                with open(self.path("ckpt", f"step_{step}", name), "w") as f:
+                    f.write("__0_0.distcp")
+        shown = self.show()
+        self.assertEqual([(c["step"], c["complete"]) for c in shown["foreign"]], [(100, False), (40, True), (5, True)])
+        self.assertEqual(shown["resume"], {"step": 40, "path": self.path("ckpt", "step_40")})
+        run = self.launch("resume", self.ckpt, "-np", "1", "--no-prefix", "--", "sh", "-c",
+                          "echo $HVD_RESUME_FROM $HVD_RESUME_STEP")
+        self.assert_code(run, 0)
+        self.assertEqual(run.out, f"{self.path('ckpt', 'step_40')} 40\n", str(run))
+        self.assertIn("the PyTorch DCP checkpoint step_100 is not complete: on localhost .metadata is missing", run.err)
+
+    def test_pruning_leaves_the_newest(self):
+        shutil.copytree(self.step_folder(self.steps[-1]), self.step_folder(999999999) + ".tmp-1")
+        os.mkdir(self.step_folder(3))
+        os.mkdir(self.path("ckpt", "mine"))
+        with open(self.path("ckpt", "job.toml"), "r+") as f:
+            text = f.read()
+            f.seek(0)
+            f.write(re.sub(r"(checkpoint.keep = )\d+", r"\g<1>2", text))
+        run = self.launch("checkpoints", self.ckpt, "--prune")
+        self.assert_code(run, 0)
+        self.assertEqual(committed_steps(self.ckpt), self.steps[-2:], str(run))
+        self.assertEqual(sorted(n for n in os.listdir(self.ckpt) if not n.startswith("step-")), ["job.toml", "mine"])
+        self.assertTrue(os.path.isdir(self.step_folder(3)))
+        self.assertFalse(os.path.exists(self.step_folder(999999999) + ".tmp-1"))
+
+    def test_words_that_make_no_sense(self):
+        for words in (("--verfy", self.ckpt), (), (self.ckpt, self.ckpt), ("h1:/ckpt",)):
+            run = self.launch("checkpoints", *words)
+            self.assert_code(run, 2)
+            self.assertNotEqual(run.err, "")
 
 
 class LockTest(Case):
