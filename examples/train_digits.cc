@@ -9,7 +9,9 @@
 // shards, one by one with the same code, and hvd_allreduce_shards adds them in a fixed order, so
 // that the number of ranks leaves no trace. Nothing here calls a function whose last bit differs
 // between machines.
+#include <fcntl.h>
 #include <openssl/sha.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <array>
@@ -59,6 +61,7 @@ struct Options {
   uint64_t checkpoint_every = 50;
   uint64_t step_ms = 0;
   uint64_t seed = 1;
+  std::string samples;
 };
 
 [[noreturn]] void die(int code, const std::string& text) {
@@ -277,6 +280,16 @@ class Training {
     return sum_[kWeights] / kBatch;
   }
 
+  // The images that this rank learnt from in the step before, by their place in the split.
+  std::string samples(uint64_t step) const {
+    const size_t first = step % kBatchesPerEpoch * kBatch + range_.first * kShardSize;
+    std::string text;
+    for (size_t i = 0; i < range_.here * kShardSize; ++i) {
+      text += (i == 0 ? "" : ",") + std::to_string(order_[first + i]);
+    }
+    return text;
+  }
+
   double test() const { return accuracy(weights_, images_); }
   std::string hash() const { return sha256(weights_); }
 
@@ -301,6 +314,37 @@ class Training {
   std::vector<float> gradients_, sum_;  // by shard; of all shards. The last element is the loss
   std::vector<size_t> order_;
   uint64_t epoch_ = UINT64_MAX;
+};
+
+// Who did what, for those who check it: FOLDER/rank-0003 gets a line for each step, which names
+// job, attempt, step and images, and one at the end with the weights' sha256. Each line is one
+// write.
+class SampleFile {
+ public:
+  SampleFile(const std::string& folder, uint32_t rank) {
+    if (folder.empty()) return;
+    char name[32];
+    std::snprintf(name, sizeof name, "/rank-%04u", rank);
+    fd_ = open((folder + name).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd_ < 0) die(1, folder + name + " cannot be written");
+    for (const char* variable : {"HVD_JOB_ID", "HVD_ATTEMPT"}) {
+      const char* value = std::getenv(variable);
+      who_ += std::string(value != nullptr ? value : "-") + " ";
+    }
+  }
+
+  bool wanted() const { return fd_ >= 0; }
+
+  void add(const std::string& what) const {
+    const std::string line = who_ + what + "\n";
+    if (write(fd_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+      die(1, "a line of the samples cannot be written");
+    }
+  }
+
+ private:
+  int fd_ = -1;  // until the process ends
+  std::string who_;
 };
 
 // A line now and then, so that the viewer sees progress and no flood.
@@ -334,16 +378,19 @@ void run(const Options& options) {
   Training training(options);
   const uint64_t resumed_at = training.resume();
   const bool saves = std::getenv("HVD_CHECKPOINT_DIR") != nullptr && options.checkpoint_every > 0;
+  const SampleFile samples(options.samples, session.rank());
   Reporter reporter;
   comm::heartbeat(resumed_at);
   for (uint64_t done = resumed_at; done < options.steps;) {
     const double loss = training.step(done);
+    if (samples.wanted()) samples.add(std::to_string(done) + " " + training.samples(done));
     ++done;
     comm::heartbeat(done);
     if (session.rank() == 0) reporter.step(done, loss);
     std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
     if (saves && done % options.checkpoint_every == 0) training.save(done);
   }
+  if (samples.wanted()) samples.add("end " + training.hash());
   if (session.rank() != 0) return;
   const uint64_t reached = number_in("HVD_REACHED_STEP", 0);
   std::printf("steps=%llu resumed_at=%llu redone=%llu accuracy=%.3f sha256=%s\n",
@@ -356,10 +403,12 @@ void run(const Options& options) {
 
 constexpr const char* kUsage =
     "usage: train_digits [--steps N] [--checkpoint-every K] [--step-ms N] [--seed N]\n"
+    "                    [--samples FOLDER]\n"
     "  --steps N             optimizer steps in all (200)\n"
     "  --checkpoint-every K  save after each K steps; 0: never (HVD_CHECKPOINT_EVERY, else 50)\n"
     "  --step-ms N           sleep this long in each step (0)\n"
-    "  --seed N              of the first weights and the shuffles (1)\n";
+    "  --seed N              of the first weights and the shuffles (1)\n"
+    "  --samples FOLDER      append to a file for each rank which images it used in which step\n";
 
 Options parse_options(int argc, char** argv) {
   Options options;
@@ -381,16 +430,19 @@ Options parse_options(int argc, char** argv) {
     for (const auto& [option, value] : known) {
       if (option == name) number = value;
     }
-    if (number == nullptr) die(2, "there is no option '" + std::string(name) + "'");
+    const bool folder = name == "--samples";
+    if (number == nullptr && !folder) die(2, "there is no option '" + std::string(name) + "'");
     std::string_view value;
     if (equals != std::string_view::npos) {
       value = word.substr(equals + 1);
     } else if (i + 1 < argc) {
       value = argv[++i];
     } else {
-      die(2, std::string(name) + " needs a number");
+      die(2, std::string(name) + " needs a value");
     }
-    if (!read_number(value, *number)) {
+    if (folder) {
+      options.samples = value;
+    } else if (!read_number(value, *number)) {
       die(2, std::string(name) + " needs a number, not '" + std::string(value) + "'");
     }
   }
