@@ -8,9 +8,11 @@
 //               job ends (69 in the first attempt, 70 later).
 //   proving     with ranks on more than one machine: agents dial the addresses of other hosts
 //               (supervisor/addresses.h). A proven address for every host -> preparing. None for
-//               one -> the job ends (69) in the first attempt; later all is proven again until the
-//               start deadline. One lost -> gathering. What was proven holds for later attempts
-//               until a host is lost: then its own pairs are proven anew.
+//               one -> the job ends (69) in the first attempt; later a spare takes the ranks of one
+//               that does not reach others, or all is proven again until the start deadline. One
+//               lost -> gathering. What was proven holds for later attempts until a host is lost:
+//               then its own pairs are proven anew; or until ranks stall or make no progress: then
+//               all are.
 //   preparing   with a checkpoint folder: probe who sees it, lock it (whether another job's lock is
 //               touched is watched for a lease; if it is, the job ends), list what is there, verify
 //               the newest candidate; a bad one is skipped by name and the one before is verified.
@@ -286,6 +288,7 @@ class Policy {
   void judge_proof(Time now);
   void proof_late(Time now);
   void proved(Time now);
+  std::optional<uint32_t> worst_reached() const;
   void proof_failed(Time now);
   std::string describe_proof() const;
   std::string known_address(uint32_t host) const;

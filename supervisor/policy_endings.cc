@@ -409,6 +409,10 @@ bool Policy::may_go_on(std::string& why_not) {
 }
 
 void Policy::relaunch(Time now) {
+  // Ranks that stall, or come to nothing, may not reach each other any more.
+  const bool in_doubt =
+      last_failure_.kind == Cause::Kind::stalled || (own_doing(last_failure_) && !progressed_);
+  if (in_doubt) dials_.clear();
   Duration pause = Duration::zero();
   // Another checkpoint is another try.
   const uint32_t tries = std::max(restarts_, lost_links_);
@@ -431,6 +435,8 @@ void Policy::drop_unstopped(Time now) {
     hosts_[host].active = false;
     hosts_[host].link = Link::none;
     out_.push_back(Drop{host});
+    // What does not die there keeps its next agent waiting, too.
+    if (holds_ranks(host)) take_spare(host, now);
   }
   if (open_requests(Request::commit) > 0) {
     say(Say::Level::error, "a checkpoint was not committed in time");

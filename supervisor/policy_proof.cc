@@ -205,15 +205,45 @@ void Policy::proved(Time now) {
   prepare(now);
 }
 
-// In the first attempt that is the job's end, as with hosts that cannot be reached; later, networks
-// that were cut may heal.
+// The host that most ways to and from others are closed for; of two that only do not reach each
+// other, the later one. None if no way is closed between two hosts.
+std::optional<uint32_t> Policy::worst_reached() const {
+  std::map<uint32_t, uint32_t> closed;
+  for (const auto& [to, dials] : dials_) {
+    for (const auto& [from, ends] : dials) {
+      const bool reached = std::any_of(ends.begin(), ends.end(), [](const AddressDial& one) {
+        return one.end == DialEnd::reached;
+      });
+      if (reached || !holds_ranks(to) || !holds_ranks(from)) continue;
+      ++closed[to];
+      ++closed[from];
+    }
+  }
+  std::optional<uint32_t> worst;
+  for (const HostPlaces& places : placement_) {
+    const auto mine = closed.find(places.host);
+    if (mine != closed.end() && (!worst || mine->second >= closed[*worst])) worst = places.host;
+  }
+  return worst;
+}
+
+// In the first attempt that is the job's end, as with hosts that cannot be reached; later, a spare
+// stands in for one of the hosts that do not reach each other, or networks that were cut may heal.
 void Policy::proof_failed(Time now) {
   const std::string text = describe_proof();
+  const std::optional<uint32_t> worst = worst_reached();
   close_proofs();
   dials_.clear();
   const bool first = attempts_started_ == 0;
   const bool again = !first && now + kProveAgain < gather_until_;
   say(again ? Say::Level::warning : Say::Level::error, text);
+  if (!first && worst && take_spare(*worst, now)) {
+    // It may be up, and would be no better in another's place.
+    hosts_[*worst].spare = false;
+    hosts_[*worst].retry.reset();
+    stop_proving();
+    return gather_on(now);
+  }
   if (again) {
     proof_step_ = ProofStep::pausing;
     deadline_ = now + kProveAgain;

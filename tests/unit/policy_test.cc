@@ -965,7 +965,7 @@ TEST_CASE("f5: ranks that end with 0 while a failure is on its way are no succes
   }
 }
 
-TEST_CASE("an agent that does not stop its ranks is cut off") {
+TEST_CASE("n13: an agent that does not stop its ranks is cut off, and a spare takes them") {
   Scene scene = running(2, 1);
   scene.save(5);
   scene.answers_stop = false;
@@ -975,6 +975,9 @@ TEST_CASE("an agent that does not stop its ranks is cut off") {
   scene.pass(14s);
   CHECK(scene.count<Drop>() == 1);
   CHECK(scene.said_text("h2 did not stop its ranks in time"));
+  CHECK(scene.said_text("the spare h3 takes the ranks of h2"));
+  scene.answer();
+  CHECK(scene.starts.size() == 4);
 }
 
 TEST_CASE("a host lost while stopping does not hold the relaunch up") {
@@ -1356,6 +1359,49 @@ TEST_CASE("a host lost while addresses are proven is tried as one that was never
   spare.answer();
   REQUIRE(spare.starts.size() == 2);
   CHECK(spare.starts[1].data_address == "10.0.0.3");
+}
+
+TEST_CASE("n18: hosts that do not reach each other any more are found, and one is replaced") {
+  // A stall of ranks that made progress, or an attempt that came to nothing.
+  for (const bool stall : {true, false}) {
+    CAPTURE(stall);
+    Scene scene(3, 1);
+    scene.job.stall_timeout = 5s;
+    scene.job.stall_action = StallAction::restart;
+    scene.start();
+    for (uint32_t host = 0; host < 4; ++host) scene.up(host);
+    scene.answer();
+    scene.dialled.clear();
+    scene.dial = [](uint32_t from, uint32_t to, const std::string&) {
+      return from == 1 && to == 2 ? DialEnd::no_answer : DialEnd::reached;
+    };
+    if (stall) {
+      scene.say(0, Beat{scene.policy->attempt(), 0, {{0, 7}}});
+      scene.stalls(2);
+    } else {
+      scene.ended(2, 1);
+    }
+    scene.answer();
+    scene.pass(1s);
+    scene.answer();
+    CHECK(scene.said_text("h2 -> h3 at 10.0.0.3:4002 (eth0): no answer"));
+    CHECK(scene.said_text("the spare h4 takes the ranks of h3"));
+    CHECK(scene.finish() == nullptr);
+    REQUIRE(scene.starts.size() == 6);
+    CHECK(scene.starts[5].data_address == "10.0.0.4");
+    CHECK(scene.dialled.size() == 12);
+  }
+}
+
+TEST_CASE("n18: of hosts that do not reach each other, the one with most closed ways is replaced") {
+  Scene scene = running(3, 1);
+  scene.dial = [](uint32_t from, uint32_t to, const std::string&) {
+    return from == 0 || to == 0 ? DialEnd::refused : DialEnd::reached;
+  };
+  scene.ended(2, 1);
+  scene.answer();
+  CHECK(scene.said_text("the spare h4 takes the ranks of h1"));
+  CHECK(scene.starts.size() == 6);
 }
 
 TEST_CASE("a stop that is asked for while addresses are proven ends the job") {
