@@ -136,6 +136,11 @@ def is_alive(pid):
         return False
 
 
+def is_listener(p):
+    # A connection's sshd that outlives the listener has its parent too.
+    return p.name == "sshd" and "[listener]" in " ".join(p.argv())
+
+
 def kill(pid, number=signal.SIGKILL):
     os.kill(pid, number)
 
@@ -261,16 +266,29 @@ class Lab:
         first = self._first(host)
         if first is None:
             return []
+        return [p for p in self._all(first)
+                if p.pid != first and not (p.ppid == first and (p.name == "sleep" or is_listener(p)))]
+
+    def listener(self, host):
+        """The sshd of a host that waits for connections, or None."""
+        first = self._first(host)
+        return next((p for p in self._all(first) if is_listener(p)), None) if first else None
+
+    def start_sshd(self, host):
+        """Again, where it was killed."""
+        if self.listener(host) is None:
+            self.output(host, "sh", "-c", f"/usr/sbin/sshd -f {self.state}/sshd_config -E /root/sshd.log "
+                                          "</dev/null >/dev/null 2>&1")
+
+    @staticmethod
+    def _all(first):
+        """Living processes in the PID namespace of a process."""
         space = os.readlink(f"/proc/{first}/ns/pid")
         found = []
         for p in processes().values():
-            if not p.alive or p.pid == first or (p.ppid == first and p.name in ("sleep", "sshd")):
-                continue
-            try:
-                if os.readlink(f"/proc/{p.pid}/ns/pid") == space:
+            with contextlib.suppress(OSError):
+                if p.alive and os.readlink(f"/proc/{p.pid}/ns/pid") == space:
                     found.append(p)
-            except OSError:
-                pass
         return found
 
     def leftover_files(self, host):
