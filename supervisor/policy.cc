@@ -21,6 +21,8 @@ constexpr Duration kNameTheOthers = 2s;
 constexpr Duration kRetryPause = 1s;
 // A spare is not missed before a host is lost.
 constexpr Duration kSpareRetryPause = 10s;
+// In later attempts, a host that is not there again by then gives way to a spare that is.
+constexpr Duration kSpareAfter = 3s;
 
 const char* reason_word(const Cause& cause) {
   switch (cause.kind) {
@@ -87,6 +89,7 @@ std::optional<Time> Policy::next_deadline() const {
   if (phase_ == Phase::done) return std::nullopt;
   std::optional<Time> next = earlier(earlier(deadline_, wall_stop_), count_down_);
   next = earlier(earlier(next, look_until_), earlier(warn_again_, look_at_locks_));
+  if (phase_ == Phase::gathering) next = earlier(next, spare_after_);
   for (const HostState& host : hosts_) next = earlier(next, host.retry);
   return next;
 }
@@ -205,6 +208,8 @@ void Policy::gather(Time now) {
   gather_until_ = now + job_.start_timeout + kNameTheOthers;
   deadline_ = gather_until_;
   first_refusal_ = false;
+  spare_after_.reset();
+  if (attempts_started_ > 0) spare_after_ = now + kSpareAfter;
   for (const HostPlaces& places : placement_) {
     HostState& host = hosts_[places.host];
     host.retry.reset();
@@ -230,6 +235,16 @@ void Policy::gather_on(Time now) {
   if (!any_connecting) return gather_failed();
   if (!first_refusal_) deadline_ = std::min(*deadline_, now + kNameTheOthers);
   first_refusal_ = true;
+}
+
+void Policy::replace_late_hosts(Time now) {
+  spare_after_.reset();
+  for (const HostPlaces& places : Placement(placement_)) {
+    if (hosts_[places.host].link == Link::up) continue;
+    const std::optional<uint32_t> spare = find_spare(places.host);
+    if (spare && hosts_[*spare].link == Link::up) take_spare(places.host, now);
+  }
+  gather_on(now);
 }
 
 void Policy::gather_failed() {
@@ -424,6 +439,7 @@ void Policy::on(const Tick&, Time now) {
   stall_tick(now);
   if (look_at_locks_ && *look_at_locks_ <= now) watch_locks_again(now);
   connect_again(now);
+  if (phase_ == Phase::gathering && spare_after_ && *spare_after_ <= now) replace_late_hosts(now);
   if (!deadline_ || *deadline_ > now) return;
   deadline_.reset();
   switch (phase_) {

@@ -5,7 +5,8 @@
 //
 //   gathering   hosts that hold ranks are being connected. All up -> proving. One refused or lost
 //               -> a spare takes its ranks, or it is tried again until the start deadline, or the
-//               job ends (69 in the first attempt, 70 later).
+//               job ends (69 in the first attempt, 70 later). In later attempts one that
+//               is not up after a few seconds gives way to a spare that is.
 //   proving     with ranks on more than one machine: agents dial the addresses of other hosts
 //               (supervisor/addresses.h). A proven address for every host -> preparing. None for
 //               one -> the job ends (69) in the first attempt; later a spare takes the ranks of one
@@ -274,6 +275,7 @@ class Policy {
   std::optional<uint32_t> find_spare(uint32_t lost) const;
   bool take_spare(uint32_t lost, Time now);
   void connect_again(Time now);
+  void replace_late_hosts(Time now);
   bool check_machines(Time now);
 
   bool on_one_machine() const;
@@ -374,7 +376,8 @@ class Policy {
   uint32_t attempt_ = 0;           // current, or the last one started
   uint32_t attempts_started_ = 0;  // in this run
   bool first_refusal_ = false;
-  Time gather_until_{};  // end of the start deadline
+  Time gather_until_{};              // end of the start deadline
+  std::optional<Time> spare_after_;  // when hosts that are not up give way
   std::map<uint32_t, DialsToHost> dials_;
   uint32_t dial_round_ = 0;
   ProofStep proof_step_ = ProofStep::opening;

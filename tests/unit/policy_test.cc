@@ -1404,6 +1404,31 @@ TEST_CASE("n18: of hosts that do not reach each other, the one with most closed 
   CHECK(scene.starts.size() == 6);
 }
 
+TEST_CASE("n7: a host that is not there again in a few seconds gives way to a spare that is") {
+  Scene scene = running(2, 1);
+  scene.save(10);
+  scene.down(1, HostEnd::lost);
+  scene.answer();
+  scene.pass(2s);
+  scene.answer();
+  CHECK(scene.starts.size() == 2);
+  scene.pass(1s);
+  scene.answer();
+  CHECK(scene.said_text("the spare h3 takes the ranks of h2"));
+  CHECK(scene.starts.size() == 4);
+  // One that is not there itself is no help.
+  Scene other = running(2, 1);
+  other.save(10);
+  other.down(2, HostEnd::silent);
+  other.down(1, HostEnd::lost);
+  other.answer();
+  other.pass(4s);
+  other.answer();
+  other.up(1);
+  other.answer();
+  CHECK(other.starts.size() == 4);
+}
+
 TEST_CASE("a stop that is asked for while addresses are proven ends the job") {
   Scene scene(2);
   scene.dial = [](uint32_t, uint32_t, const std::string&) { return DialEnd::pending; };
