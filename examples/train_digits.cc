@@ -258,7 +258,13 @@ class Training {
                   static_cast<unsigned long long>(done / kBatchesPerEpoch),
                   static_cast<unsigned long long>(done % kBatchesPerEpoch),
                   static_cast<unsigned long long>(options_.seed));
-    comm::checkpoint_save(done, arrays(), note);
+    try {
+      comm::checkpoint_save(done, arrays(), note);
+    } catch (const comm::Failure& failure) {
+      // A disk that is full costs the checkpoint, not the work: the one before is still there.
+      if (failure.result() != HVD_CHECKPOINT_FAILED) throw;
+      std::fprintf(stderr, "train_digits: going on without a checkpoint: %s\n", failure.what());
+    }
   }
 
   // Step number `step`, counted from 0. Returns the loss before it.

@@ -63,8 +63,9 @@ Status sync_folder(int folder, const std::string& path) {
 
 Status write_manifest(int folder, const std::string& path, const std::string& text) {
   const std::string file = path + "/" + kManifestFile;
-  const Fd fd(
-      openat(folder, kManifestFile, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  // A new file each time: after a failed fsync the kernel takes what it lost for written.
+  unlinkat(folder, kManifestFile, 0);
+  const Fd fd(openat(folder, kManifestFile, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) return errno_error("cannot write " + file, errno);
   const Status written = write_all(fd.get(), text);
   if (!written) return Error{file + ": " + written.error().text};
@@ -281,8 +282,11 @@ Status commit(const CommitCheckpoint& task) {
   const Fd folder = open_folder_at(checkpoints->get(), draft);
   if (!folder) return errno_error("cannot commit " + path, errno);
   const Status written = write_manifest(folder.get(), path, task.manifest);
-  if (!written) return written;
-
+  if (!written) {
+    // What a failed disk holds of it is not to be trusted by another try.
+    static_cast<void>(remove_tree(checkpoints->get(), draft));
+    return written;
+  }
   const int parent = checkpoints->get();
   if (!exists_at(parent, final)) {
     if (renameat(parent, draft.c_str(), parent, final.c_str()) != 0) {

@@ -7,6 +7,8 @@ to be. SAVES_ALL=1 takes all calls, else those that a state of the folder lies b
 """
 
 import collections
+import errno
+import json
 import os
 import re
 import shutil
@@ -68,7 +70,7 @@ def injection(call):
     return f"-e inject={call.name}:signal=KILL:when={call.number}"
 
 
-class SavesTest(Case):
+class TracedCase(Case):
     @classmethod
     def setUpClass(cls):
         tried = subprocess.run(["strace", "true"], stderr=subprocess.PIPE, text=True)
@@ -103,6 +105,30 @@ class SavesTest(Case):
         with open(self.acks) as f:
             return max((int(line) for line in f), default=0)
 
+    def rank_words(self):
+        script = self.script("traced", TRACED_RANK)
+        return [HVDLAUNCH, "-np", "2", "--no-prefix", "--checkpoint-dir", self.ckpt, script, WORKER,
+                str(STEPS), self.acks]
+
+    def agent_words(self, alias, disturbance=""):
+        os.makedirs(alias, exist_ok=True)
+        folders = [self.ckpt] + [f"{self.ckpt}/step-{step:09d}{end}" for step in range(1, STEPS + 1)
+                                 for end in ("", ".tmp-1", ".old", ".replaced")]
+        paths = [word for folder in folders for path in (folder, f"{folder}/manifest.json")
+                 for word in ("-P", path)]
+        agent = self.script("rsh", TRACED_AGENT.replace("$INJECT", f"{' '.join(paths)} {disturbance} $INJECT"))
+        worker = self.script("elsewhere", ELSEWHERE)
+        launch = [HVDLAUNCH, "-H", "a:2", "--rsh", agent, "--no-prefix", "--checkpoint-dir", self.ckpt,
+                  worker, WORKER, str(STEPS), self.acks]
+        return ["unshare", "-m", "sh", "-c", f'mount --bind {self.ckpt} {alias} && exec "$@"', "sh", *launch]
+
+    def calls_to_try(self, calls, first):
+        """From the first that touches `first` on."""
+        begun = next(i for i, (_, arguments) in enumerate(calls) if first in arguments)
+        return [call for call, _ in calls[begun:] if ALL or call.name in CHANGES]
+
+
+class SavesTest(TracedCase):
     def check_killed_at(self, call, words, **environment):
         code, said = self.run_job(words, INJECT=injection(call), **environment)
         with self.subTest(call=str(call)):
@@ -124,15 +150,8 @@ class SavesTest(Case):
         # Waits come in another number each time; files are touched the same way.
         self.assertGreaterEqual(self.killed, len(calls) * 0.9)
 
-    def calls_to_try(self, calls, first):
-        """From the first that touches `first` on."""
-        begun = next(i for i, (_, arguments) in enumerate(calls) if first in arguments)
-        return [call for call, _ in calls[begun:] if ALL or call.name in CHANGES]
-
     def check_rank(self, rank):
-        script = self.script("traced", TRACED_RANK)
-        words = [HVDLAUNCH, "-np", "2", "--no-prefix", "--checkpoint-dir", self.ckpt, script, WORKER,
-                 str(STEPS), self.acks]
+        words = self.rank_words()
         code, said = self.run_job(words, TRACED=str(rank), INJECT="")
         self.assertEqual(code, 0, said)
         threads = calls_of(self.path("trace"))
@@ -149,16 +168,7 @@ class SavesTest(Case):
 
     def check_agent(self, disturbance=""):
         alias = self.path("alias")
-        os.mkdir(alias)
-        folders = [self.ckpt] + [f"{self.ckpt}/step-{step:09d}{end}" for step in range(1, STEPS + 1)
-                                 for end in ("", ".tmp-1", ".old", ".replaced")]
-        paths = [word for folder in folders for path in (folder, f"{folder}/manifest.json")
-                 for word in ("-P", path)]
-        agent = self.script("rsh", TRACED_AGENT.replace("$INJECT", f"{' '.join(paths)} {disturbance} $INJECT"))
-        worker = self.script("elsewhere", ELSEWHERE)
-        launch = [HVDLAUNCH, "-H", "a:2", "--rsh", agent, "--no-prefix", "--checkpoint-dir", self.ckpt,
-                  worker, WORKER, str(STEPS), self.acks]
-        words = ["unshare", "-m", "sh", "-c", f'mount --bind {self.ckpt} {alias} && exec "$@"', "sh", *launch]
+        words = self.agent_words(alias, disturbance)
         code, said = self.run_job(words, ALIAS=alias, INJECT="")
         self.assertEqual(code, 0, said)
         threads = calls_of(self.path("trace"))
@@ -195,6 +205,72 @@ class SavesTest(Case):
                                       env=dict(self.environment(), **environment, **resumed))
                 self.assertEqual(done.returncode, 0)
                 self.assertIn(f"from {newest}\n", done.stdout)
+
+
+class DiskTest(TracedCase):
+    """A disk that fails costs a checkpoint, with the reason, and not the work; what was not synced is
+    never acknowledged."""
+
+    ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EROFS")
+    # Without these nothing can be saved; an unlink that fails had nothing to remove.
+    NEEDED = {"openat", "write", "fsync", "rename", "renameat", "renameat2"}
+
+    def check_failed_at(self, call, error, words, **environment):
+        inject = f"-e inject={call.name}:error={error}:when={call.number}"
+        code, said = self.run_job(words, INJECT=inject, **environment)
+        with self.subTest(call=str(call), error=error):
+            self.assertEqual(code, 0, said)
+            self.assertNotIn("attempt 2", said)
+            shown = self.launch("checkpoints", self.ckpt, "--verify", "--json", timeout=20)
+            whole = json.loads(shown.out)["checkpoints"]
+            self.assertEqual([c["why_not"] for c in whole], [""] * len(whole), said)
+            self.assertGreaterEqual(max((c["step"] for c in whole), default=0), self.acknowledged(), said)
+            if call.name in self.NEEDED:
+                self.assertIn("was not saved: ", said)
+                self.assertRegex(said, "refused [12]: .*" + os.strerror(getattr(errno, error)))
+
+    def check_errors(self, calls, words, **environment):
+        self.assertGreater(len(calls), 5)
+        for number, call in enumerate(calls):
+            for error in self.ERRORS if ALL else (self.ERRORS[number % len(self.ERRORS)],):
+                self.check_failed_at(call, error, words, **environment)
+
+    def calls_of_save(self, words, **environment):
+        code, said = self.run_job(words, INJECT="", **environment)
+        self.assertEqual(code, 0, said)
+        calls = max(calls_of(self.path("trace")).values(), key=len)
+        begun = next(i for i, (_, arguments) in enumerate(calls) if f"step-{1:09d}.tmp-1" in arguments)
+        return [(call, arguments) for call, arguments in calls[begun:]
+                if call.name in self.NEEDED | {"mkdir", "unlink", "unlinkat", "close"} and '"1\\n"' not in arguments
+                and '"2\\n"' not in arguments]
+
+    def test_n30_each_call_of_a_rank_may_fail(self):
+        words = self.rank_words()
+        calls = [call for call, _ in self.calls_of_save(words, TRACED="1")]
+        self.check_errors(calls if ALL else calls[:12], words, TRACED="1")
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root, to mount the folder at a second place")
+    def test_n30_each_call_of_the_commit_may_fail(self):
+        alias = self.path("alias")
+        words = self.agent_words(alias)
+        calls = self.calls_of_save(words, ALIAS=alias)
+        renamed = next(i for i, (call, _) in enumerate(calls) if call.name == "renameat")
+        # What is removed at the end is no part of the promise.
+        calls = [call for call, arguments in calls if '".' not in arguments and ".old" not in arguments]
+        self.check_errors(calls if ALL else calls[: renamed + 2], words, ALIAS=alias)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root, to mount a small disk")
+    def test_n30_a_full_disk(self):
+        """Room for two checkpoints, of which one is kept by something else."""
+        mount = self.path("small")
+        os.mkdir(mount)
+        launch = [HVDLAUNCH, "-np", "2", "--no-prefix", "--checkpoint-dir", f"{mount}/ckpt", WORKER, "2", self.acks]
+        script = f'mount -t tmpfs -o size=100k tmpfs {mount} && head -c 70k /dev/zero >{mount}/fill && "$@"; echo code $?'
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", *launch], env=self.environment(),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=30 * SLOWNESS)
+        self.assertIn("code 0", done.stdout)
+        self.assertRegex(done.stdout, "was not saved: .*No space left on device")
 
 
 class DamageTest(Case):

@@ -44,7 +44,14 @@ uint64_t resume(uint32_t rank) {
 void save(uint64_t step, uint32_t rank, int acks) {
   std::vector<float> shared = shared_state(step);
   std::vector<double> own = own_state(step, rank);
-  comm::checkpoint_save(step, {{"shared", shared}, {"own", own, true}}, "");
+  try {
+    comm::checkpoint_save(step, {{"shared", shared}, {"own", own, true}}, "");
+  } catch (const comm::Failure& failure) {
+    if (failure.result() != HVD_CHECKPOINT_FAILED) throw;
+    std::printf("refused %llu: %s\n", static_cast<unsigned long long>(step), failure.what());
+    std::fflush(stdout);
+    return;
+  }
   const std::string line = std::to_string(step) + "\n";
   if (write(acks, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::exit(4);
 }
