@@ -13,7 +13,7 @@ using namespace checkpoint;
 
 namespace {
 
-constexpr std::string_view kFormat = "hvdlaunch-checkpoint-1";
+constexpr std::string_view kFormat = "hvdlaunch-checkpoint-2";
 constexpr std::string_view kDigestMember = ",\n  \"digest\": \"";
 constexpr std::string_view kManifestEnd = "\"\n}\n";
 
@@ -78,6 +78,11 @@ std::optional<uint32_t> parse_shard_file(std::string_view name) {
   const auto rank = number_within<uint32_t>(name, "rank-", ".safetensors");
   if (!rank || shard_file(*rank) != name) return std::nullopt;
   return rank;
+}
+
+ExpectedShard expected_shard(const Manifest& manifest, size_t index) {
+  const Shard& shard = manifest.shards[index];
+  return {shard, {manifest.job, manifest.attempt, manifest.step, shard.rank, manifest.size}};
 }
 
 bool serves_any_rank(const std::vector<Shard>& shards) {

@@ -49,13 +49,23 @@ struct NamedArray {
 // Bytes of one element of a safetensors dtype, 0 if it is not one.
 uint64_t element_size(std::string_view dtype);
 
+// Whose a shard is. It stands in the shard itself, so that one that came to a wrong place is named.
+struct ShardIdentity {
+  std::string job;
+  uint32_t attempt = 0;
+  uint64_t step = 0;
+  uint32_t rank = 0, size = 1;
+  friend bool operator==(const ShardIdentity&, const ShardIdentity&) = default;
+};
+
 // Writes the arrays as a safetensors file, fsyncs it (not its folder), and tells its length and
-// digests. `note` and the names of arrays that are not replicated go into the file's metadata; they
-// and all names must be UTF-8, names differ, and bytes fit shape and dtype. The state digest covers
-// the replicated arrays and is empty without any. An existing file is replaced. On error no file is
-// left.
-Result<Shard> write_shard(const std::string& path, uint32_t rank, const std::string& note,
-                          const std::vector<NamedArray>& arrays);
+// digests. Its metadata holds a checksum (CRC-32C) of each MiB of data, by which damage is found in
+// its block. `note` and the names of arrays that are not replicated go into the file's metadata;
+// they and all names must be UTF-8, names differ, and bytes fit shape and dtype. The state digest
+// covers the replicated arrays and is empty without any. An existing file is replaced. On error no
+// file is left.
+Result<Shard> write_shard(const std::string& path, const ShardIdentity& identity,
+                          const std::string& note, const std::vector<NamedArray>& arrays);
 
 // A shard in memory, checked: every offset lies inside the data, and the data is covered without
 // holes. The arrays stand in the order of their data.
@@ -71,13 +81,20 @@ struct LoadedShard {
   std::vector<LoadedArray> arrays;
   std::string state_digest;  // as in Shard
 };
-// Reads and checks a shard. With `expected`, its length and digest must be those. The error names
-// the file and what is wrong.
-Result<LoadedShard> read_shard(const std::string& path, const Shard* expected);
 
-// Compares a shard file's length and digest with `expected`, reading in pieces. The error names the
-// file and what is wrong.
-Status verify_shard(const std::string& path, const Shard& expected);
+// What a manifest says of one of its shards.
+struct ExpectedShard {
+  Shard shard;
+  ShardIdentity identity;
+};
+
+// Reads and checks a shard. With `expected`, its length and digest must be those. The error names
+// the file and what is wrong: another's shard, the block, or else the digest.
+Result<LoadedShard> read_shard(const std::string& path, const ExpectedShard* expected);
+
+// Compares a shard file's length and digest with `expected`, reading in pieces. The error is as
+// that of read_shard.
+Status verify_shard(const std::string& path, const ExpectedShard& expected);
 
 struct Manifest {
   std::string job;
@@ -88,6 +105,9 @@ struct Manifest {
   std::vector<Shard> shards;
   bool replicated = false;  // serves_any_rank(shards)
 };
+
+// The shard at `index` of the manifest's.
+ExpectedShard expected_shard(const Manifest& manifest, size_t index);
 
 // True when all ranks reported the same non-empty state digest and no array of their own: then
 // any shard serves any rank, at any size.
@@ -100,5 +120,8 @@ Result<Manifest> parse_manifest(std::string_view text);
 
 // XXH3-128 of bytes as 32 hex digits.
 std::string digest_of(std::string_view bytes);
+
+// A shard's digest: of its data, and then of the header before it, which is written last.
+std::string shard_digest(std::string_view file);
 
 }  // namespace hvd

@@ -76,8 +76,23 @@ Outcome AgentWire::send(const FromWorker& message) {
   return send_bytes(to_frame(message), -1);
 }
 
+Outcome AgentWire::send_aside(const FromWorker& message) {
+  const std::string why = push(to_frame(message), -1);
+  if (why.empty()) return {};
+  return {HVD_AGENT_LOST, "the agent of this host is gone: " + why};
+}
+
 Outcome AgentWire::send_bytes(std::string_view bytes, int descriptor) {
   if (state_.code() == HVD_AGENT_LOST) return state_;
+  const std::string why = push(bytes, descriptor);
+  if (why.empty()) return {};
+  lose(why);
+  return state_;
+}
+
+// Empty, or why not all was taken.
+std::string AgentWire::push(std::string_view bytes, int descriptor) {
+  const std::lock_guard lock(sending_);
   const Time deadline = now() + kSendLimit;
   while (!bytes.empty()) {
     const ssize_t n = send_some(fd_.get(), bytes, descriptor);
@@ -86,15 +101,13 @@ Outcome AgentWire::send_bytes(std::string_view bytes, int descriptor) {
       descriptor = -1;
     } else if (errno == EAGAIN) {
       if (!wait_fd(fd_.get(), POLLOUT, deadline)) {
-        lose("it took no message for " + format_duration(kSendLimit));
-        return state_;
+        return "it took no message for " + format_duration(kSendLimit);
       }
     } else if (errno != EINTR) {
-      lose(std::strerror(errno));
-      return state_;
+      return std::strerror(errno);
     }
   }
-  return {};
+  return "";
 }
 
 Outcome AgentWire::check() {

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/fd.h"
@@ -25,6 +26,9 @@ class AgentWire {
 
   // Hands over a message, waiting at most 10 s for room.
   Outcome send(const FromWorker& message);
+
+  // The same from another thread; a failure is the next send's or check's to find.
+  Outcome send_aside(const FromWorker& message);
 
   // Takes in what has come, without waiting. Fails, from then on for good, when the agent told that
   // a rank is gone or is gone itself.
@@ -58,6 +62,7 @@ class AgentWire {
   void sort_in(ToWorker message);
   void lose(const std::string& why);
   Outcome send_bytes(std::string_view bytes, int descriptor);
+  std::string push(std::string_view bytes, int descriptor);
 
   // The oldest message of kind T.
   template <class T>
@@ -74,6 +79,7 @@ class AgentWire {
 
   Fd fd_;
   uint32_t attempt_;
+  std::mutex sending_;  // whole messages
   FrameReader reader_;
   std::deque<ToWorker> inbox_;
   Outcome state_;

@@ -368,6 +368,20 @@ hvd_result hvd_checkpoint_save(uint64_t step, const hvd_array* arrays, size_t co
   });
 }
 
+hvd_result hvd_checkpoint_save_async(uint64_t step, const hvd_array* arrays, size_t count,
+                                     const char* note) {
+  return with_session([&](Session& session) -> Outcome {
+    std::vector<NamedArray> list;
+    const Outcome read = read_arrays(arrays, count, list);
+    if (!read) return read;
+    return session.save_async(step, note == nullptr ? "" : note, list);
+  });
+}
+
+hvd_result hvd_checkpoint_wait(void) {
+  return with_session([](Session& session) { return session.wait_for_save(); });
+}
+
 hvd_result hvd_checkpoint_available(int* available, uint64_t* step) {
   return with_session([&](Session& session) -> Outcome {
     if (available == nullptr) return invalid("the pointer for the answer is NULL");

@@ -20,11 +20,12 @@ std::string rank_name(const CheckpointPlace& place) {
 }
 
 // Writes this rank's shard into the draft folder, all of it on disk.
-Result<Shard> write_draft(const CheckpointPlace& place, const std::string& draft,
+Result<Shard> write_draft(const CheckpointPlace& place, const std::string& draft, uint64_t step,
                           const std::string& note, const std::vector<NamedArray>& arrays) {
   const Status made = make_folders(draft, 0755);
   if (!made) return made.error();
-  Result<Shard> shard = write_shard(draft + "/" + shard_file(place.rank), place.rank, note, arrays);
+  const ShardIdentity identity{place.job, place.attempt, step, place.rank, place.size};
+  Result<Shard> shard = write_shard(draft + "/" + shard_file(place.rank), identity, note, arrays);
   if (!shard) return shard;
   const Status synced = sync_folder(draft);
   if (!synced) return synced.error();
@@ -85,46 +86,58 @@ Outcome await_commit(const CheckpointPlace& place, uint64_t step) {
 
 }  // namespace
 
-Outcome save_checkpoint(const CheckpointPlace& place, uint64_t step, const std::string& note,
-                        const std::vector<NamedArray>& arrays) {
+ShardSaved write_part(const CheckpointPlace& place, uint64_t step, const std::string& note,
+                      const std::vector<NamedArray>& arrays) {
+  ShardSaved part;
+  part.attempt = place.attempt;
+  part.step = step;
+  part.note = note;
+  part.shard.rank = place.rank;
   if (place.dir.empty()) {
-    return {HVD_CHECKPOINT_FAILED,
-            "there is no checkpoint directory: HVD_CHECKPOINT_DIR is not set (hvdlaunch "
-            "--checkpoint-dir)"};
+    part.error =
+        "there is no checkpoint directory: HVD_CHECKPOINT_DIR is not set (hvdlaunch "
+        "--checkpoint-dir)";
+    return part;
   }
   const std::string draft = place.dir + "/" + draft_folder(step, place.attempt);
-  const Result<Shard> shard = write_draft(place, draft, note, arrays);
+  const Result<Shard> shard = write_draft(place, draft, step, note, arrays);
+  Status status = shard ? Status(Ok{}) : Status(shard.error());
+  if (shard) part.shard = *shard;
+  if (shard && place.agent == nullptr) status = commit_alone(place, draft, step, note, *shard);
+  if (!status) part.error = status.error().text;
+  return part;
+}
+
+Outcome await_save(const CheckpointPlace& place, const ShardSaved& part) {
+  const bool written = part.error.empty();
   if (place.agent == nullptr) {
-    const Status done =
-        shard ? commit_alone(place, draft, step, note, *shard) : Status(shard.error());
-    return done ? Outcome() : Outcome(HVD_CHECKPOINT_FAILED, done.error().text);
+    return written ? Outcome() : Outcome(HVD_CHECKPOINT_FAILED, part.error);
   }
-  ShardSaved saved;
-  saved.attempt = place.attempt;
-  saved.step = step;
-  saved.note = note;
-  if (shard) {
-    saved.shard = *shard;
-  } else {
-    saved.shard.rank = place.rank;
-    saved.error = shard.error().text;
-  }
-  const Outcome sent = place.agent->send(saved);
-  if (!sent) return sent;
-  const Outcome committed = await_commit(place, step);
+  const Outcome committed = await_commit(place, part.step);
   // The launcher refuses a save that lacks a shard; what this rank knows is the better reason.
-  if (!shard && (committed || committed.code() == HVD_CHECKPOINT_FAILED)) {
+  if (!written && (committed || committed.code() == HVD_CHECKPOINT_FAILED)) {
     return {HVD_CHECKPOINT_FAILED, rank_name(place) + " could not save step " +
-                                       std::to_string(step) + ": " + shard.error().text};
+                                       std::to_string(part.step) + ": " + part.error};
   }
   return committed;
+}
+
+Outcome save_checkpoint(const CheckpointPlace& place, uint64_t step, const std::string& note,
+                        const std::vector<NamedArray>& arrays) {
+  const ShardSaved part = write_part(place, step, note, arrays);
+  if (place.dir.empty()) return {HVD_CHECKPOINT_FAILED, part.error};
+  if (place.agent != nullptr) {
+    const Outcome sent = place.agent->send(part);
+    if (!sent) return sent;
+  }
+  return await_save(place, part);
 }
 
 namespace {
 
 struct ShardChoice {
   std::string path;
-  Shard expected;
+  ExpectedShard expected;
 };
 
 bool exists(const std::string& path) {
@@ -138,7 +151,7 @@ Result<ShardChoice> choose_shard(const CheckpointPlace& place, const Manifest& m
   if (manifest.size == place.size) {
     const std::string path = path_of(place.rank);
     if (exists(path) || !manifest.replicated) {
-      return ShardChoice{path, manifest.shards[place.rank]};
+      return ShardChoice{path, expected_shard(manifest, place.rank)};
     }
   }
   if (!manifest.replicated) {
@@ -148,7 +161,7 @@ Result<ShardChoice> choose_shard(const CheckpointPlace& place, const Manifest& m
   }
   for (uint32_t i = 0; i < manifest.size; ++i) {
     const uint32_t rank = (place.rank % manifest.size + i) % manifest.size;
-    if (exists(path_of(rank))) return ShardChoice{path_of(rank), manifest.shards[rank]};
+    if (exists(path_of(rank))) return ShardChoice{path_of(rank), expected_shard(manifest, rank)};
   }
   return Error{place.resume_from + " has no shard at all"};
 }

@@ -22,6 +22,14 @@ struct CheckpointPlace {
   WaitLimits limits;
 };
 
+// Writes this rank's part: what is to be told to the agent. Of a process that is alone, the whole
+// checkpoint. Touches nothing but files, so that any thread may call it.
+ShardSaved write_part(const CheckpointPlace& place, uint64_t step, const std::string& note,
+                      const std::vector<NamedArray>& arrays);
+
+// What became of a save whose part was written and told.
+Outcome await_save(const CheckpointPlace& place, const ShardSaved& part);
+
 // As hvd_checkpoint_save.
 Outcome save_checkpoint(const CheckpointPlace& place, uint64_t step, const std::string& note,
                         const std::vector<NamedArray>& arrays);

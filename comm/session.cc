@@ -209,7 +209,26 @@ Outcome Session::ends_if_lost(const Outcome& outcome) {
 Outcome Session::save(uint64_t step, const std::string& note,
                       const std::vector<NamedArray>& arrays) {
   if (!communicator_->state()) return communicator_->state();
+  const Outcome before = wait_for_save();
+  if (!before) return before;
   return on_storage([&] { return save_checkpoint(checkpoint_place(), step, note, arrays); });
+}
+
+Outcome Session::save_async(uint64_t step, const std::string& note,
+                            const std::vector<NamedArray>& arrays) {
+  if (!communicator_->state()) return communicator_->state();
+  const Outcome before = wait_for_save();
+  if (!before) return before;
+  if (settings_.checkpoint_dir.empty()) {
+    return save_checkpoint(checkpoint_place(), step, note, arrays);
+  }
+  async_save_.start(checkpoint_place(), step, note, arrays);
+  return {};
+}
+
+Outcome Session::wait_for_save() {
+  if (!async_save_.pending()) return {};
+  return on_storage([&] { return async_save_.finish(checkpoint_place()); });
 }
 
 Outcome Session::load(const std::vector<ArrayTarget>& targets, size_t note_limit,
@@ -229,9 +248,11 @@ Outcome Session::abort(int code, const std::string& reason) {
 }
 
 Outcome Session::finalize() {
+  const Outcome saved = communicator_->state() ? wait_for_save() : Outcome();
   communicator_->finish(now() + kFlushLimit);
   // The connection stays open until the process ends, so that the agent sees that end as one.
-  return agent_ ? agent_->send(Finalized{}) : Outcome();
+  const Outcome sent = agent_ ? agent_->send(Finalized{}) : Outcome();
+  return sent ? saved : sent;
 }
 
 }  // namespace hvd

@@ -9,6 +9,7 @@
 #include "base/checkpoint_format.h"
 #include "base/message.h"
 #include "comm/agent_wire.h"
+#include "comm/async_save.h"
 #include "comm/backend.h"
 #include "comm/checkpoint.h"
 #include "comm/collectives.h"
@@ -39,6 +40,8 @@ class Session {
   Outcome broadcast(void* buffer, uint64_t count, hvd_dtype dtype, uint32_t root);
   Outcome barrier();
   Outcome save(uint64_t step, const std::string& note, const std::vector<NamedArray>& arrays);
+  Outcome save_async(uint64_t step, const std::string& note, const std::vector<NamedArray>& arrays);
+  Outcome wait_for_save();
   Outcome load(const std::vector<ArrayTarget>& targets, size_t note_limit,
                LoadedCheckpoint& loaded);
   Outcome abort(int code, const std::string& reason);
@@ -67,6 +70,7 @@ class Session {
   Welcome welcome_;
   ProgressPage* page_ = nullptr;
   std::unique_ptr<AgentWire> agent_;  // none: alone
+  AsyncSave async_save_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<Communicator> communicator_;
   std::vector<std::unique_ptr<Backend>> backends_;  // the first that takes a buffer serves it

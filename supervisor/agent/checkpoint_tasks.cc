@@ -212,7 +212,8 @@ std::string find_defect(int folder, const std::string& where, const Manifest& ma
     return path + ": " + (errno == ENOENT ? "it is missing" : "it cannot be examined");
   }
   if (!S_ISREG(st.st_mode)) return path + ": it is not a regular file";
-  return error_of(verify_shard(path, *shard));
+  const auto index = static_cast<size_t>(shard - manifest.shards.begin());
+  return error_of(verify_shard(path, expected_shard(manifest, index)));
 }
 
 Result<Manifest> read_manifest(int folder, const std::string& where, uint64_t step) {

@@ -39,7 +39,8 @@ class Checkpoints {
       array.dtype = "F64";
       array.data = &value;
       array.bytes = sizeof value;
-      const auto shard = write_shard(draft + "/" + shard_file(rank), rank, "", {array});
+      const auto shard = write_shard(draft + "/" + shard_file(rank),
+                                     {agent.job(), attempt, step, rank, 2}, "", {array});
       REQUIRE(shard.ok());
       manifest.shards.push_back(*shard);
     }
@@ -175,12 +176,15 @@ struct TwoSteps : Checkpoints {
 
   Manifest write_own(uint64_t at, uint32_t attempt) {
     Manifest manifest = write_draft(at, attempt);
-    manifest.shards[1] = write_rank(folder / draft_folder(at, attempt), 1, double(at + attempt));
+    manifest.shards[1] =
+        write_rank(folder / draft_folder(at, attempt), {agent.job(), attempt, at, 1, 2});
     return manifest;
   }
-  Shard write_rank(const std::string& where, uint32_t rank, double value) {
+  // The state is the same everywhere: what a shard is tells it from others.
+  Shard write_rank(const std::string& where, const ShardIdentity& identity) {
+    const double value = 1;
     NamedArray array{"own", "F64", {}, &value, sizeof value, false};
-    const auto shard = write_shard(where + "/" + shard_file(rank), rank, "", {array});
+    const auto shard = write_shard(where + "/" + shard_file(identity.rank), identity, "", {array});
     REQUIRE(shard.ok());
     return *shard;
   }
@@ -208,19 +212,23 @@ TEST_CASE("n33: whatever stands in a shard's place is rejected by its name") {
   std::string why;
   SUBCASE("another rank's") {
     swap_files(path, c.shard(200, 0));
-    why = "bytes where the manifest says";
+    why = "it is the shard of rank 0 of 2 at step 200, saved by attempt 2 of job";
   }
   SUBCASE("another rank's, twice") {
     copy(c.shard(200, 0), path);
-    why = "bytes where the manifest says";
+    why = "it is the shard of rank 0 of 2 at step 200, saved by attempt 2 of job";
   }
   SUBCASE("another step's") {
     swap_files(path, c.shard(100, 1));
-    why = "its digest is";
+    why = "it is the shard of rank 1 of 2 at step 100, saved by attempt 1 of job";
   }
   SUBCASE("one of an earlier attempt at the same step") {
-    c.write_rank(c.step(200), 1, 201);
-    why = "its digest is";
+    c.write_rank(c.step(200), {c.agent.job(), 1, 200, 1, 2});
+    why = "it is the shard of rank 1 of 2 at step 200, saved by attempt 1 of job";
+  }
+  SUBCASE("another job's") {
+    c.write_rank(c.step(200), {"foreign", 2, 200, 1, 2});
+    why = "it is the shard of rank 1 of 2 at step 200, saved by attempt 2 of job foreign";
   }
   SUBCASE("nothing") {
     REQUIRE(unlink(path.c_str()) == 0);
@@ -237,7 +245,7 @@ TEST_CASE("n33: whatever stands in a shard's place is rejected by its name") {
   SUBCASE("a header that says it is huge") {
     const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
     REQUIRE(pwrite(fd.get(), "\xff\xff\xff\xff\xff\xff\xff\x7f", 8, 0) == 8);
-    why = "its digest is";
+    why = "its header is longer than the file";
   }
   SUBCASE("a folder") {
     REQUIRE(unlink(path.c_str()) == 0);

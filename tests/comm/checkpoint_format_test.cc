@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "base/fd.h"
 #include "tests/comm/processes.h"
 
@@ -102,14 +103,16 @@ TEST_CASE("a shard reads back as it was written") {
   const std::string path = folder.path() + "/rank-0005.safetensors";
   const Sample sample;
   write_file(path, "an older file is replaced");
-  const Result<Shard> shard = write_shard(path, 5, "note \xc3\xa9", sample.arrays());
+  const Result<Shard> shard =
+      write_shard(path, {"job", 1, 2, 5, 6}, "note \xc3\xa9", sample.arrays());
   REQUIRE(shard.ok());
   CHECK(shard->rank == 5);
   CHECK(shard->length == file_text(path).size());
-  CHECK(shard->digest == digest_of(file_text(path)));
+  CHECK(shard->digest == shard_digest(file_text(path)));
   CHECK(!shard->own_arrays);
-  CHECK(verify_shard(path, *shard).ok());
-  Result<LoadedShard> read = read_shard(path, &*shard);
+  const ExpectedShard expected{*shard, {"job", 1, 2, 5, 6}};
+  CHECK(verify_shard(path, expected).ok());
+  Result<LoadedShard> read = read_shard(path, &expected);
   REQUIRE(read.ok());
   const LoadedShard loaded = std::move(*read);
   CHECK(loaded.note == "note \xc3\xa9");
@@ -129,7 +132,7 @@ TEST_CASE("a shard reads back as it was written") {
 TEST_CASE("the state digest sees every part of the replicated arrays and nothing else") {
   const TemporaryFolder folder;
   const auto digest = [&](const std::vector<NamedArray>& arrays) {
-    const Result<Shard> shard = write_shard(folder.path() + "/s", 0, "", arrays);
+    const Result<Shard> shard = write_shard(folder.path() + "/s", {}, "", arrays);
     REQUIRE(shard.ok());
     return *shard;
   };
@@ -166,7 +169,7 @@ TEST_CASE("arrays that the format cannot hold are refused") {
   const std::string path = folder.path() + "/s";
   const float x[4] = {};
   const auto refused = [&](const std::vector<NamedArray>& arrays, const std::string& note) {
-    const Result<Shard> shard = write_shard(path, 0, note, arrays);
+    const Result<Shard> shard = write_shard(path, {}, note, arrays);
     return !shard.ok() && !shard.error().text.empty() && access(path.c_str(), F_OK) != 0;
   };
   CHECK(refused({{"", "F32", {1}, x, 4, true}}, ""));
@@ -184,8 +187,9 @@ TEST_CASE("every truncation and every flipped bit of a shard is found") {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/rank-0000.safetensors";
   const Sample sample;
-  const Result<Shard> shard = write_shard(path, 0, "note", sample.arrays());
+  const Result<Shard> shard = write_shard(path, {}, "note", sample.arrays());
   REQUIRE(shard.ok());
+  const ExpectedShard expected{*shard, {}};
   const std::string whole = file_text(path);
   const std::string damaged = folder.path() + "/damaged";
   const auto found = [&](std::string_view bytes) {
@@ -193,8 +197,8 @@ TEST_CASE("every truncation and every flipped bit of a shard is found") {
       const Fd fd(open(damaged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
       REQUIRE(write_all(fd.get(), bytes).ok());
     }
-    const Status verified = verify_shard(damaged, *shard);
-    const Result<LoadedShard> read = read_shard(damaged, &*shard);
+    const Status verified = verify_shard(damaged, expected);
+    const Result<LoadedShard> read = read_shard(damaged, &expected);
     // Without a manifest there is no digest to compare with, but reading must end well.
     const Result<LoadedShard> alone = read_shard(damaged, nullptr);
     return !verified.ok() && !read.ok() &&
@@ -212,10 +216,10 @@ TEST_CASE("every truncation and every flipped bit of a shard is found") {
   }
   if (!found(whole + '\0')) ++unseen;
   CHECK(unseen == 0);
-  CHECK(!verify_shard(folder.path(), *shard).ok());
-  CHECK(!verify_shard(folder.path() + "/none", *shard).ok());
+  CHECK(!verify_shard(folder.path(), expected).ok());
+  CHECK(!verify_shard(folder.path() + "/none", expected).ok());
   REQUIRE(mkfifo((folder.path() + "/fifo").c_str(), 0600) == 0);
-  CHECK(!verify_shard(folder.path() + "/fifo", *shard).ok());
+  CHECK(!verify_shard(folder.path() + "/fifo", expected).ok());
 }
 
 TEST_CASE("headers that lie are refused without a digest too") {
@@ -246,6 +250,65 @@ TEST_CASE("headers that lie are refused without a digest too") {
   CHECK(refused("{\"__metadata__\":7}", 0));
   CHECK(refused("{\"__metadata__\":{\"hvd_own_arrays\":\"[1]\"}}", 0));
   CHECK(refused(std::string(100000, '['), 0));
+}
+
+TEST_CASE("n33: a shard of something else says whose it is, and damage is told by its block") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/s";
+  std::vector<uint8_t> bytes(5 * kChecksumBlock + 1000, 7);
+  const std::vector<NamedArray> arrays = {
+      {"a", "U8", {bytes.size()}, bytes.data(), bytes.size(), false}};
+  const ShardIdentity identity{"job", 2, 100, 1, 4};
+  const Result<Shard> shard = write_shard(path, identity, "", arrays);
+  REQUIRE(shard.ok());
+  const auto why = [&](const ShardIdentity& wanted, const std::string& digest) {
+    ExpectedShard expected{*shard, wanted};
+    expected.shard.digest = digest;
+    const Status verified = verify_shard(path, expected);
+    REQUIRE(!verified.ok());
+    CHECK(verified.error().text.find(path + " is damaged: ") == 0);
+    return verified.error().text;
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string other(32, '0');
+  for (const ShardIdentity& wanted :
+       {ShardIdentity{"other", 2, 100, 1, 4}, ShardIdentity{"job", 3, 100, 1, 4},
+        ShardIdentity{"job", 2, 101, 1, 4}, ShardIdentity{"job", 2, 100, 0, 4},
+        ShardIdentity{"job", 2, 100, 1, 5}}) {
+    CHECK(has(why(wanted, other),
+              "it is the shard of rank 1 of 4 at step 100, saved by attempt 2 of job job"));
+  }
+  const size_t head = shard->length - bytes.size();
+  for (const size_t block : {0, 2, 4, 5}) {
+    CAPTURE(block);
+    const Fd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    const auto at = static_cast<off_t>(head + block * kChecksumBlock + 999);
+    REQUIRE(pwrite(fd.get(), "\6", 1, at) == 1);
+    CHECK(has(why(identity, shard->digest), "its block " + std::to_string(block) + " (from byte "));
+    REQUIRE(pwrite(fd.get(), "\7", 1, at) == 1);
+  }
+  CHECK(verify_shard(path, {*shard, identity}).ok());
+}
+
+TEST_CASE("checksums of blocks are the same however the data comes") {
+  CHECK(crc32c(0, "123456789") == 0xe3069283);
+  CHECK(crc32c(crc32c(0, "12345"), "6789") == 0xe3069283);
+  CHECK(crc32c(0, "") == 0);
+  std::string data(7 * kChecksumBlock + 12345, '\0');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 2654435761u >> 13);
+  std::vector<uint32_t> expected;
+  for (size_t at = 0; at < data.size(); at += kChecksumBlock) {
+    expected.push_back(crc32c(0, std::string_view(data).substr(at, kChecksumBlock)));
+  }
+  for (const size_t piece : {size_t{1000}, kChecksumBlock - 1, 3 * kChecksumBlock, data.size()}) {
+    BlockChecksums checksums;
+    for (size_t at = 0; at < data.size(); at += piece) {
+      checksums.add(std::string_view(data).substr(at, piece));
+    }
+    CHECK(checksums.take() == expected);
+  }
 }
 
 TEST_CASE("a manifest reads back as it was written") {

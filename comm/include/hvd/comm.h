@@ -58,7 +58,8 @@ HVD_API const char* hvd_last_error(void);
  * default), HVD_INIT_TIMEOUT, HVD_BACKEND. */
 HVD_API hvd_result hvd_init(void);
 
-/* Ends the communicator: gives data that others still need up to 5 s to leave, waits for nobody. A
+/* Ends the communicator: waits for a save under way, gives data that others still need up to 5 s to
+ * leave, waits for nobody else. A
  * process that ends with 0 without having called it counts as failed. */
 HVD_API hvd_result hvd_finalize(void);
 
@@ -107,6 +108,18 @@ typedef struct hvd_array {
  * data position; rank 0's goes into the manifest, each rank gets its own back. */
 HVD_API hvd_result hvd_checkpoint_save(uint64_t step, const hvd_array* arrays, size_t count,
                                        const char* note);
+
+/* As hvd_checkpoint_save, but returns as soon as the arrays are copied: a thread writes the copy,
+ * and the commit follows. All ranks call it. Memory for one copy is kept until the process ends.
+ * One save is under way at a time: this, hvd_checkpoint_save and hvd_finalize wait for it first,
+ * and when it failed they return its failure and save nothing; after that they may be called again.
+ */
+HVD_API hvd_result hvd_checkpoint_save_async(uint64_t step, const hvd_array* arrays, size_t count,
+                                             const char* note);
+
+/* Returns when the save under way is committed, or with the reason why it is not; at once if there
+ * is none. All ranks call it. */
+HVD_API hvd_result hvd_checkpoint_wait(void);
 
 /* 1 in *available if there is a checkpoint to go on from (HVD_RESUME_FROM), else 0; its step in
  * *step, unless NULL. */

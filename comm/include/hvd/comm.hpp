@@ -133,6 +133,18 @@ inline void checkpoint_save(uint64_t step, const std::vector<Array>& arrays,
   require(hvd_checkpoint_save(step, list.data(), list.size(), note.c_str()));
 }
 
+// Returns as soon as the arrays are copied.
+inline void checkpoint_save_async(uint64_t step, const std::vector<Array>& arrays,
+                                  const std::string& note) {
+  std::vector<hvd_array> list;
+  for (const Array& array : arrays) list.push_back(array.c_array());
+  require(hvd_checkpoint_save_async(step, list.data(), list.size(), note.c_str()));
+}
+
+inline void checkpoint_wait() {
+  require(hvd_checkpoint_wait());
+}
+
 // The step to go on from, if there is a checkpoint.
 inline std::optional<uint64_t> checkpoint_available() {
   int available = 0;
