@@ -169,6 +169,10 @@ Status set_directory(Asked& asked, const OptionValue& value) {
   return read_path(asked.directory, value);
 }
 
+Status set_max_host_failures(Asked& asked, const OptionValue& value) {
+  return read_count(asked.max_host_failures, value, 0, kMostRestarts);
+}
+
 Status set_max_restarts(Asked& asked, const OptionValue& value) {
   return read_count(asked.max_restarts, value, 0, kMostRestarts);
 }
@@ -393,6 +397,10 @@ constexpr Option kOptions[] = {
      "relaunches without progress before giving up\n"
      "(default: 10 when the job can go on, else 0)",
      Takes::whole, false, true, set_max_restarts},
+    {"--max-host-failures", "N", kFailures,
+     "a host that failed so often is excluded; 0: never\n"
+     "(default: 5)",
+     Takes::whole, false, true, set_max_host_failures},
     {"--checkpoint-dir", "DIR", kFailures, "where the ranks save, and resume from", Takes::text,
      false, true, set_checkpoint_dir},
     {"--checkpoint-every", "N|TIME", kFailures, "handed to the program: steps, or time",

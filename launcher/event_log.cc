@@ -276,6 +276,11 @@ struct Lines {
     const bool told = std::visit([&](const auto& m) { return describe(m, j); }, a.message);
     return told ? dump(j) : "";
   }
+  std::string operator()(const HostFailed& a) const {
+    Json j = line("host-failed", at);
+    j.update({{"host", a.host}, {"reason", a.reason}});
+    return dump(j);
+  }
   std::string operator()(const Say& a) const {
     Json j = line("say", at);
     j["text"] = a.text;

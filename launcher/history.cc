@@ -1,7 +1,10 @@
 #include "launcher/history.h"
 
+#include <ctime>
+#include <mutex>
 #include <utility>
 
+#include "launcher/host_memory.h"
 #include "launcher/writer.h"
 
 namespace hvd {
@@ -15,7 +18,9 @@ constexpr Duration kPatience = 5s;
 // What the thread uses; of the folder the loop asks for names only.
 struct History::Shelf {
   StateFolder state;
-  Writer writer;
+  std::mutex mutex;
+  std::vector<std::string> warnings;  // under it
+  Writer writer;                      // its thread ends before the others do
 };
 
 History::History(const Job& job) : job_(job), shelf_(std::make_unique<Shelf>()) {}
@@ -31,6 +36,32 @@ void History::remember() {
                          [&state = shelf_->state, dir = job_.checkpoint_dir, text = job_.job_file] {
                            return state.remember(dir, text);
                          });
+}
+
+void History::recall_hosts() {
+  std::vector<std::string> hosts;
+  for (const Host& host : job_.hosts) hosts.push_back(host.name);
+  const std::string path = shelf_->state.host_file();
+  shelf_->writer.perform(path, [shelf = shelf_.get(), path, hosts]() -> Status {
+    const Result<std::vector<HostFailure>> failures =
+        shelf->state.host_failures(std::time(nullptr));
+    if (!failures) return failures.error();
+    const std::lock_guard lock(shelf->mutex);
+    shelf->warnings = describe_failures(*failures, hosts);
+    return Ok{};
+  });
+}
+
+std::vector<std::string> History::take_warnings() {
+  const std::lock_guard lock(shelf_->mutex);
+  return std::exchange(shelf_->warnings, {});
+}
+
+void History::note_host_failure(const std::string& host, const std::string& reason) {
+  const HostFailure failure{std::time(nullptr), host, reason};
+  shelf_->writer.perform(shelf_->state.host_file(), [&state = shelf_->state, failure] {
+    return state.remember_failure(failure);
+  });
 }
 
 void History::open() {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/time.h"
 #include "launcher/state_folder.h"
@@ -24,6 +25,10 @@ class History {
 
   // How to resume the job, where it has a checkpoint directory.
   void remember();
+  // What earlier runs held against the job's hosts is looked up, and told by take_warnings().
+  void recall_hosts();
+  std::vector<std::string> take_warnings();
+  void note_host_failure(const std::string& host, const std::string& reason);
   // Lines of the event log; until open() they are kept here.
   void add(const std::string& line);
   void open();

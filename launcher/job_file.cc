@@ -337,6 +337,10 @@ constexpr Field kFields[] = {
        if (status) job.max_restarts = count;
        return status;
      }},
+    {"max-host-failures", false,
+     [](const TomlEntry& e, Job& job) {
+       return assign(job.max_host_failures, read_whole(e, 0, 1'000'000));
+     }},
     {"checkpoint-dir", false,
      [](const TomlEntry& e, Job& job) { return read_absolute(e, job.checkpoint_dir); }},
     {"checkpoint-every", false,
@@ -394,6 +398,7 @@ std::string job_file_text(const Job& job, std::string_view version) {
     out.text("stall-action", kStallActions[static_cast<size_t>(job.stall_action)]);
   }
   if (job.max_restarts) out.number("max-restarts", *job.max_restarts);
+  out.number("max-host-failures", job.max_host_failures);
   out.text_if("checkpoint-dir", job.checkpoint_dir);
   out.text_if("checkpoint-every", job.checkpoint_every);
   out.number("checkpoint-keep", job.checkpoint_keep);

@@ -93,6 +93,7 @@ class Launch {
   void perform_one(const Connect& action);
   void perform_one(const Drop& action) { drop_link(action.host); }
   void perform_one(const Send& action);
+  void perform_one(const HostFailed& action);
   void perform_one(const Say& action);
   void perform_one(const Finish& action);
   bool tell_waits(Say::Level level);
@@ -131,6 +132,7 @@ class Launch {
   int stdout_error_ = 0;               // see Writer::broken
   std::string lost_output_;            // why stdout is not whole, a sentence
   std::optional<Time> waits_told_at_;  // next time
+  std::set<uint32_t> unneeded_;        // hosts that nobody waits for
 
   // The end: output drained, agents dismissed, report told once all is written that it speaks of.
   std::optional<Finish> finish_;
@@ -149,6 +151,7 @@ int Launch::run() {
   last_turn_ = now();
   perform(policy_.start(last_turn_));
   history_.remember();
+  history_.recall_hosts();
   step_queue();
   while (!over_) turn();
   return finish_->code;
@@ -263,6 +266,9 @@ void Launch::lose_stdout(int number) {
 void Launch::warn_of_slow_files(Time now) {
   const std::string trouble = history_.take_trouble(now);
   if (!trouble.empty()) perform_one(Say{Say::Level::warning, trouble});
+  for (const std::string& warning : history_.take_warnings()) {
+    perform_one(Say{Say::Level::warning, warning});
+  }
   const std::string path = files_.take_stuck(now, kSlowFile);
   if (path.empty()) return;
   perform_one(Say{Say::Level::warning, "nothing could be written to " + path + " for " +
@@ -335,6 +341,11 @@ void Launch::perform_one(const Connect& action) {
   std::vector<HostLinks::News> news;
   links_.open(action.host, news);
   take_news(news);
+  if (!action.needed) {
+    unneeded_.insert(action.host);
+    return;
+  }
+  unneeded_.erase(action.host);
   if (!waits_told_at_) waits_told_at_ = now() + kWaitNews;
 }
 
@@ -344,7 +355,8 @@ bool Launch::tell_waits(Say::Level level) {
   size_t waiting = 0;
   for (uint32_t host = 0; host < links_.count(); ++host) {
     const AgentLink* link = links_.find(host);
-    if (link == nullptr || link->up() || link->down() || ++waiting > kMostWaitsTold) continue;
+    if (link == nullptr || link->up() || link->down() || unneeded_.count(host) > 0) continue;
+    if (++waiting > kMostWaitsTold) continue;
     perform_one(Say{level, "still waiting: " + link->waiting_for(at)});
   }
   if (waiting > kMostWaitsTold) {
@@ -361,6 +373,10 @@ void Launch::perform_one(const Send& action) {
     open_input(action.host, *start);
   }
   links_.send(action.host, action.message);
+}
+
+void Launch::perform_one(const HostFailed& action) {
+  history_.note_host_failure(job_.hosts[action.host].name, action.reason);
 }
 
 void Launch::perform_one(const Say& action) {

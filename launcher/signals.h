@@ -1,6 +1,6 @@
-// The signals that a launch listens to, as a descriptor for its loop: INT, TERM, HUP, USR1 and TSTP. A
-// HUP or TSTP that was ignored when the program started (nohup, a shell without job control) stays
-// ignored. PIPE is ignored: writes say so.
+// The signals that a launch listens to, as a descriptor for its loop: INT, TERM, HUP, USR1 and
+// TSTP. A HUP or TSTP that was ignored when the program started (nohup, a shell without job
+// control) stays ignored. PIPE is ignored: writes say so.
 #pragma once
 
 #include <vector>

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,6 +22,8 @@ namespace {
 
 constexpr size_t kJobsKept = 50;
 constexpr size_t kMaxProgress = 64 << 10;
+constexpr size_t kLongHostFile = 64 << 10;
+constexpr size_t kMaxHostFile = 16 << 20;
 
 std::string random_hex(size_t digits) {
   std::string bytes((digits + 1) / 2, '\0');
@@ -54,6 +57,27 @@ std::string StateFolder::job_file(const std::string& job, const std::string& nam
 std::string StateFolder::resume_file(const std::string& checkpoint_dir,
                                      const std::string& name) const {
   return root_.empty() ? "" : root_ + "/resume/" + digest_of(checkpoint_dir) + "/" + name;
+}
+
+Result<std::vector<HostFailure>> StateFolder::host_failures(int64_t now) const {
+  const std::string path = host_file();
+  if (path.empty() || access(path.c_str(), F_OK) != 0) return std::vector<HostFailure>();
+  const Result<std::string> text = read_file(path, kMaxHostFile);
+  if (!text) return text.error();
+  std::vector<HostFailure> failures = recent_failures(*text, now);
+  if (text->size() <= kLongHostFile) return failures;
+  std::string kept;
+  for (const HostFailure& one : failures) kept += host_failure_line(one);
+  if (const Status status = replace_file(path, kept, 0600); !status) return status.error();
+  return failures;
+}
+
+Status StateFolder::remember_failure(const HostFailure& failure) const {
+  if (root_.empty()) return Ok{};
+  if (const Status made = make_folders(root_, 0700); !made) return made;
+  const Fd file(open(host_file().c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) return errno_error("cannot write " + host_file(), errno);
+  return write_all(file.get(), host_failure_line(failure));
 }
 
 Status StateFolder::make_job_folder(const std::string& job) {

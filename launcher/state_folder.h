@@ -3,14 +3,17 @@
 // resume, so that `resume` works where that directory cannot be seen.
 //
 //   jobs/JOB/events.jsonl, report.json     newest 50 jobs
+//   host-failures.jsonl                    see launcher/host_memory; of the last day and older
 //   resume/DIGEST/job.toml, progress.json  DIGEST is of the checkpoint directory's path
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "launcher/host_memory.h"
 
 namespace hvd {
 
@@ -29,6 +32,11 @@ class StateFolder {
 
   std::string job_file(const std::string& job, const std::string& name) const;
   std::string resume_file(const std::string& checkpoint_dir, const std::string& name) const;
+
+  std::string host_file() const { return root_.empty() ? "" : root_ + "/host-failures.jsonl"; }
+  // Of the last day. A file grown long is cut to them.
+  Result<std::vector<HostFailure>> host_failures(int64_t now) const;
+  Status remember_failure(const HostFailure& failure) const;
 
   // The folder stays as long as this object lives.
   Status make_job_folder(const std::string& job);

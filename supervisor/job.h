@@ -61,6 +61,7 @@ struct Job {
   uint32_t checkpoint_keep = 3;
 
   std::optional<uint32_t> max_restarts;  // as the user said
+  uint32_t max_host_failures = 5;        // 0: whatever hosts do, they are used
   std::string job_file;                  // text of CKPT_DIR/job.toml; empty: not to be resumed
   bool resume = false;                   // must find a checkpoint
   std::string resume_foreign;            // a program's own checkpoint known from an earlier run

@@ -16,13 +16,6 @@ namespace {
 constexpr uint64_t kStreamCredit = 1 << 20;
 constexpr uint64_t kAllCredit = 64 << 20;
 constexpr uint64_t kLeastCredit = 4 << 10;
-// After a first refusal the other hosts get this long, so that all bad ones are named at once.
-constexpr Duration kNameTheOthers = 2s;
-constexpr Duration kRetryPause = 1s;
-// A spare is not missed before a host is lost.
-constexpr Duration kSpareRetryPause = 10s;
-// In later attempts, a host that is not there again by then gives way to a spare that is.
-constexpr Duration kSpareAfter = 3s;
 
 const char* reason_word(const Cause& cause) {
   switch (cause.kind) {
@@ -61,6 +54,7 @@ Policy::Policy(const Job& job, Placement placement, uint64_t seed)
     : job_(job),
       placement_(std::move(placement)),
       hosts_(job.hosts.size()),
+      ledger_(job.hosts.size(), job.max_host_failures),
       random_(static_cast<uint32_t>(seed)),
       reached_step_(job.reached_step) {
   for (size_t host = 0; host < hosts_.size(); ++host) hosts_[host].spare = job.hosts[host].spare;
@@ -90,184 +84,10 @@ std::optional<Time> Policy::next_deadline() const {
   std::optional<Time> next = earlier(earlier(deadline_, wall_stop_), count_down_);
   next = earlier(earlier(next, look_until_), earlier(warn_again_, look_at_locks_));
   if (phase_ == Phase::gathering) next = earlier(next, spare_after_);
-  for (const HostState& host : hosts_) next = earlier(next, host.retry);
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (may_retry(host)) next = earlier(next, hosts_[host].retry);
+  }
   return next;
-}
-
-// ---- hosts ----
-
-void Policy::on(const HostUp& event, Time now) {
-  HostState& host = hosts_[event.host];
-  host.link = Link::up;
-  host.hello = event.hello;
-  host.address = event.address;
-  host.own_address = event.own_address;
-  host.active = false;
-  if (holds_ranks(event.host)) {
-    trusted_.reset();
-  } else if (attempts_started_ > 0) {
-    say(Say::Level::info, job_.hosts[event.host].name + " stands by as a spare");
-  }
-  if (phase_ != Phase::gathering) return;
-  open_proofs();
-  gather_on(now);
-}
-
-void Policy::on(const HostDown& event, Time now) {
-  HostState& host = hosts_[event.host];
-  const bool was_up = host.link == Link::up;
-  host.link = Link::none;
-  host.active = false;
-  host.last_reason = event.reason;
-  std::erase_if(requests_, [&](const auto& r) { return r.second.host == event.host; });
-  forget_proofs(event.host);
-  if (!holds_ranks(event.host)) return spare_down(event, was_up, now);
-  Cause cause;
-  cause.host = event.host;
-  cause.text = event.reason;
-  cause.kind = event.end == HostEnd::lost     ? Cause::Kind::link_lost
-               : event.end == HostEnd::silent ? Cause::Kind::host_silent
-                                              : Cause::Kind::agent_ended;
-  switch (phase_) {
-    case Phase::gathering:
-    case Phase::proving:
-      if (phase_ == Phase::proving) stop_proving();
-      // A spare is tried at once; with none, the host again until the deadline.
-      if (attempts_started_ > 0) say(Say::Level::warning, event.reason);
-      if (!take_spare(event.host, now)) host.retry = now + kRetryPause;
-      gather_on(now);
-      break;
-    case Phase::preparing:
-    case Phase::running:
-      fail(cause, now);
-      break;
-    case Phase::stopping:
-    case Phase::backing_off:
-      if (event.end != HostEnd::ended) say(Say::Level::warning, event.reason);
-      if (event.end == HostEnd::silent) take_spare(event.host, now);
-      if (phase_ == Phase::stopping) stopped_all(now);
-      break;
-    case Phase::done:
-      break;
-  }
-}
-
-void Policy::spare_down(const HostDown& event, bool was_up, Time now) {
-  if (hosts_[event.host].leaving) return;
-  say(was_up || attempts_started_ == 0 ? Say::Level::warning : Say::Level::detail,
-      "spare lost: " + event.reason);
-  hosts_[event.host].retry = now + kSpareRetryPause;
-}
-
-// One whose agent is there before one that is still being connected.
-std::optional<uint32_t> Policy::find_spare(uint32_t lost) const {
-  const auto lost_places = std::find_if(placement_.begin(), placement_.end(),
-                                        [&](const HostPlaces& h) { return h.host == lost; });
-  HVD_CHECK(lost_places != placement_.end());
-  std::optional<uint32_t> best;
-  for (uint32_t host = 0; host < hosts_.size(); ++host) {
-    if (holds_ranks(host) || !hosts_[host].spare || hosts_[host].link == Link::none) continue;
-    if (hosts_[host].leaving || job_.hosts[host].slots < lost_places->places.size()) continue;
-    if (!best || (hosts_[*best].link != Link::up && hosts_[host].link == Link::up)) best = host;
-  }
-  return best;
-}
-
-// The lost host stands by in its place when it is back.
-bool Policy::take_spare(uint32_t lost, Time now) {
-  const std::optional<uint32_t> spare = find_spare(lost);
-  if (!spare) return false;
-  say(Say::Level::info,
-      "the spare " + job_.hosts[*spare].name + " takes the ranks of " + job_.hosts[lost].name);
-  placement_ = replace_host(placement_, lost, *spare);
-  trusted_.reset();
-  hosts_[*spare].spare = false;
-  hosts_[lost].spare = !hosts_[lost].leaving;
-  if (hosts_[lost].spare) hosts_[lost].retry = now + kRetryPause;
-  return true;
-}
-
-void Policy::connect_again(Time now) {
-  for (uint32_t host = 0; host < hosts_.size(); ++host) {
-    if (!hosts_[host].retry || *hosts_[host].retry > now) continue;
-    hosts_[host].retry.reset();
-    const bool waited_for = attempts_started_ > 0 || hosts_[host].spare;
-    if (hosts_[host].link != Link::none || !waited_for) continue;
-    hosts_[host].link = Link::connecting;
-    out_.push_back(Connect{host});
-  }
-}
-
-void Policy::gather(Time now) {
-  phase_ = Phase::gathering;
-  if (const auto left = replace_leaving(now)) {
-    cause_ = preemption_of(*left, "");
-    return finish_with_cause();
-  }
-  // Channels have the start deadline themselves and give the better reason: this one is behind it.
-  gather_until_ = now + job_.start_timeout + kNameTheOthers;
-  deadline_ = gather_until_;
-  first_refusal_ = false;
-  spare_after_.reset();
-  if (attempts_started_ > 0) spare_after_ = now + kSpareAfter;
-  for (const HostPlaces& places : placement_) {
-    HostState& host = hosts_[places.host];
-    host.retry.reset();
-    if (host.link != Link::none) continue;
-    host.link = Link::connecting;
-    out_.push_back(Connect{places.host});
-  }
-  gather_on(now);
-}
-
-void Policy::gather_on(Time now) {
-  bool all_up = true;
-  bool any_connecting = false;
-  bool any_down = false;
-  for (const HostPlaces& places : placement_) {
-    const Link link = hosts_[places.host].link;
-    all_up = all_up && link == Link::up;
-    any_connecting = any_connecting || link == Link::connecting;
-    any_down = any_down || link == Link::none;
-  }
-  if (all_up) return prove(now);
-  if (attempts_started_ > 0 || !any_down) return;
-  if (!any_connecting) return gather_failed();
-  if (!first_refusal_) deadline_ = std::min(*deadline_, now + kNameTheOthers);
-  first_refusal_ = true;
-}
-
-void Policy::replace_late_hosts(Time now) {
-  spare_after_.reset();
-  for (const HostPlaces& places : Placement(placement_)) {
-    if (hosts_[places.host].link == Link::up) continue;
-    const std::optional<uint32_t> spare = find_spare(places.host);
-    if (spare && hosts_[*spare].link == Link::up) take_spare(places.host, now);
-  }
-  gather_on(now);
-}
-
-void Policy::gather_failed() {
-  std::string text;
-  for (const HostPlaces& places : placement_) {
-    const HostState& host = hosts_[places.host];
-    if (host.link == Link::up) continue;
-    std::string why = host.last_reason;
-    if (why.empty() || host.link == Link::connecting) {
-      if (first_refusal_ && attempts_started_ == 0) continue;
-      why = job_.hosts[places.host].name + " did not answer within " +
-            format_duration(job_.start_timeout);
-    }
-    text += (text.empty() ? "" : "\n") + why;
-  }
-  say(Say::Level::error, text);
-  if (attempts_started_ == 0) {
-    cause_ = Cause{};
-    cause_.kind = Cause::Kind::setup;
-    cause_.code = kExitNoHosts;
-    cause_.text = text;
-  }
-  finish_with_cause();
 }
 
 // What the hosts turned out to be is held against the plan before anything starts there.
@@ -428,8 +248,7 @@ void Policy::note_steps(const std::vector<RankStep>& steps) {
   for (const RankStep& one : steps) reached_step_ = std::max(reached_step_, one.step);
   if (reached_step_ <= reached_at_start_ || progressed_) return;
   progressed_ = true;
-  restarts_ = 0;
-  lost_links_ = 0;
+  budget_.refill();
 }
 
 void Policy::on(const Tick&, Time now) {
@@ -437,8 +256,8 @@ void Policy::on(const Tick&, Time now) {
   if (phase_ == Phase::done) return;
   if (count_down_ && *count_down_ <= now) count_down(now);
   stall_tick(now);
+  retry_hosts(now);
   if (look_at_locks_ && *look_at_locks_ <= now) watch_locks_again(now);
-  connect_again(now);
   if (phase_ == Phase::gathering && spare_after_ && *spare_after_ <= now) replace_late_hosts(now);
   if (!deadline_ || *deadline_ > now) return;
   deadline_.reset();
@@ -450,7 +269,7 @@ void Policy::on(const Tick&, Time now) {
     case Phase::preparing:
       return prepare_late(now);
     case Phase::backing_off:
-      return gather(now);
+      return wait_for_hosts(now);
     case Phase::stopping:
       return drop_unstopped(now);
     case Phase::running:

@@ -47,8 +47,10 @@
 #include "base/time.h"
 #include "supervisor/addresses.h"
 #include "supervisor/checkpoints.h"
+#include "supervisor/host_ledger.h"
 #include "supervisor/job.h"
 #include "supervisor/placement.h"
+#include "supervisor/restart_budget.h"
 #include "supervisor/stalls.h"
 
 namespace hvd {
@@ -101,6 +103,7 @@ using Event = std::variant<HostUp, HostDown, AgentSaid, StopRequested, OutputFai
 // Opens a channel to the host and starts its agent. Answered by HostUp or HostDown.
 struct Connect {
   uint32_t host = 0;
+  bool needed = true;  // else it is a spare that was lost, and nobody waits for it
 };
 
 // Closes the channel at once.
@@ -111,6 +114,12 @@ struct Drop {
 struct Send {
   uint32_t host = 0;
   ToAgent message;
+};
+
+// A failure of the host's own, to be remembered by later runs.
+struct HostFailed {
+  uint32_t host = 0;
+  std::string reason;
 };
 
 // A line for the user. Details are shown with -v only.
@@ -162,7 +171,7 @@ struct Finish {
   uint64_t reached_step = 0;
 };
 
-using Action = std::variant<Connect, Drop, Send, Say, Finish>;
+using Action = std::variant<Connect, Drop, Send, HostFailed, Say, Finish>;
 using Actions = std::vector<Action>;
 
 class Policy {
@@ -204,10 +213,13 @@ class Policy {
     AgentHello hello;
     std::string address, own_address;
     bool active = false;        // has been given the current attempt
-    bool spare = false;         // stands by for a host that is lost
     std::optional<Time> retry;  // when to connect again
     std::string last_reason;    // of its last end
     bool leaving = false;       // it will be taken away: holds no rank again
+    bool spare = false;         // may take the ranks of another
+    bool set_aside = false;     // others hold its ranks before it does again
+    Time fenced{};              // nothing of the job runs there from then on
+    uint32_t refusals = 0;      // ends since it was last up
 
     bool proof_open = false;  // its agent was asked to listen
     uint32_t proof_port = 0;  // 0 until it does
@@ -271,11 +283,20 @@ class Policy {
   void gather(Time now);
   void gather_on(Time now);
   void gather_failed();
-  void spare_down(const HostDown& event, bool was_up, Time now);
-  std::optional<uint32_t> find_spare(uint32_t lost) const;
+
+  void host_failed(uint32_t host, Time now);
+  void rank_failed(uint32_t host);
+  bool gives_up_ranks(const Cause& cause) const;
+  bool can_stand_in(uint32_t host, size_t ranks, Time now) const;
+  std::optional<uint32_t> find_spare(uint32_t lost, Time now) const;
   bool take_spare(uint32_t lost, Time now);
-  void connect_again(Time now);
+  void fill_gaps(Time now);
+  void retry_later(uint32_t host, Time now);
+  bool may_retry(uint32_t host) const;
+  void retry_hosts(Time now);
+  void wait_for_hosts(Time now);
   void replace_late_hosts(Time now);
+
   bool check_machines(Time now);
 
   bool on_one_machine() const;
@@ -368,6 +389,7 @@ class Policy {
   const Job& job_;
   Placement placement_;
   std::vector<HostState> hosts_;
+  HostLedger ledger_;
   std::minstd_rand random_;
   Actions out_;
 
@@ -434,9 +456,9 @@ class Policy {
 
   uint64_t reached_step_ = 0;
   uint64_t reached_at_start_ = 0;
-  bool progressed_ = false;        // in this attempt
-  uint32_t restarts_ = 0;          // without progress, against the budget
-  uint32_t lost_links_ = 0;        // without progress, against none
+  bool progressed_ = false;  // in this attempt
+  RestartBudget budget_;
+  Time pause_until_{};             // before the next attempt
   bool address_in_use_ = false;    // rank 0 said so in this attempt
   bool other_port_tried_ = false;  // for that; once in a run
   uint32_t same_endings_ = 0;      // attempts in a row that ended the same way

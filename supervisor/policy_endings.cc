@@ -53,6 +53,27 @@ bool own_doing(const Cause& cause) {
   }
 }
 
+bool is_of_a_host(const Cause& cause) {
+  return cause.kind == Cause::Kind::agent_ended || cause.kind == Cause::Kind::link_lost ||
+         cause.kind == Cause::Kind::host_silent;
+}
+
+RestartBudget::Kind budget_kind(const Cause& cause) {
+  switch (cause.kind) {
+    case Cause::Kind::agent_ended:
+    case Cause::Kind::host_silent:
+      return RestartBudget::Kind::host;
+    case Cause::Kind::link_lost:
+      return RestartBudget::Kind::link;
+    case Cause::Kind::stalled:
+      return RestartBudget::Kind::stall;
+    case Cause::Kind::bad_state:
+      return RestartBudget::Kind::state;
+    default:
+      return RestartBudget::Kind::program;
+  }
+}
+
 std::string last_line(const std::string& text) {
   const size_t end = text.find_last_not_of('\n');
   if (end == std::string::npos) return "";
@@ -314,11 +335,10 @@ void Policy::fail(Cause cause, Time now) {
   for (const HostPlaces& places : placement_) {
     if (!cause_.gone && places.host == cause_.host) cause_.gone = places.places.front().rank;
   }
-  if (cause_.kind == Cause::Kind::host_silent) take_spare(*cause_.host, now);
-  // Nothing runs there any more; a spare that is there need not be connected.
-  if (cause_.kind == Cause::Kind::agent_ended) {
-    const std::optional<uint32_t> spare = find_spare(*cause_.host);
-    if (spare && hosts_[*spare].link == Link::up) take_spare(*cause_.host, now);
+  if (cause_.rank && cause_.host) rank_failed(*cause_.host);
+  if (is_of_a_host(cause_)) {
+    host_failed(*cause_.host, now);
+    if (gives_up_ranks(cause_)) take_spare(*cause_.host, now);
   }
   stop_attempt(job_.failure_grace, now);
 }
@@ -395,17 +415,10 @@ bool Policy::may_go_on(std::string& why_not) {
                                  " is set aside: the program failed " + std::to_string(kPoisoned) +
                                  " times right after reading it");
   }
-  if (cause_.kind == Cause::Kind::link_lost) {
-    ++lost_links_;
-    return true;
-  }
-  if (restarts_ >= limit) {
-    why_not = "the restart budget of " + std::to_string(limit) + " is used up without progress";
-    cause_.kind = Cause::Kind::agent_ended;  // ends with 70, whatever the last code was
-    return false;
-  }
-  ++restarts_;
-  return true;
+  if (budget_.take(budget_kind(cause_), limit, job_.max_restarts.has_value())) return true;
+  why_not = "the restart budget of " + std::to_string(limit) + " is used up without progress";
+  cause_.kind = Cause::Kind::agent_ended;  // ends with 70, whatever the last code was
+  return false;
 }
 
 void Policy::relaunch(Time now) {
@@ -415,26 +428,27 @@ void Policy::relaunch(Time now) {
   if (in_doubt) dials_.clear();
   Duration pause = Duration::zero();
   // Another checkpoint is another try.
-  const uint32_t tries = std::max(restarts_, lost_links_);
+  const uint32_t tries = budget_.tries();
   if (tries > 1 && last_failure_.kind != Cause::Kind::bad_state) {
     const double longest = std::min(60.0, static_cast<double>(1u << std::min(tries - 2, 6u)));
     const double share = 0.5 + 0.5 * std::uniform_real_distribution<>(0, 1)(random_);
     pause = Duration(static_cast<int64_t>(longest * share * 1e9));
+    say(Say::Level::info, "restart " + std::to_string(tries) + " in " + format_duration(pause));
   }
-  if (pause == Duration::zero()) return gather(now);
-  say(Say::Level::info, "restart " + std::to_string(tries) + " in " + format_duration(pause));
-  phase_ = Phase::backing_off;
-  deadline_ = now + pause;
+  pause_until_ = now + pause;
+  wait_for_hosts(now);
 }
 
 // Agents that did not stop their ranks in time are cut off: their lease ends what runs there.
 void Policy::drop_unstopped(Time now) {
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
     if (!hosts_[host].active) continue;
-    say(Say::Level::error, job_.hosts[host].name + " did not stop its ranks in time: cut off");
+    hosts_[host].last_reason = job_.hosts[host].name + " did not stop its ranks in time";
+    say(Say::Level::error, hosts_[host].last_reason + ": cut off");
     hosts_[host].active = false;
     hosts_[host].link = Link::none;
     out_.push_back(Drop{host});
+    host_failed(host, now);
     // What does not die there keeps its next agent waiting, too.
     if (holds_ranks(host)) take_spare(host, now);
   }

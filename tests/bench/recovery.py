@@ -53,7 +53,8 @@ class Job:
             for number, name in enumerate(names):
                 f.write(f'[[host]]\nname = "{name}"\n' + ("spare = true\n" if number >= HOSTS else ""))
         words = ["resume", "/srv/lab/ckpt"] if resume else [
-            "-H", "/root/hosts.toml", "--max-restarts", "1000000", "--checkpoint-dir", "/srv/lab/ckpt", *options,
+            "-H", "/root/hosts.toml", "--max-restarts", "1000000", "--max-host-failures", "0",
+            "--checkpoint-dir", "/srv/lab/ckpt", *options,
             "--", TRAINER, "/srv/lab/times", str(STEP_MS), str(STATE_KIB), str(EVERY)]
         if not resume:
             shutil.rmtree(f"{lab.shared}/ckpt", ignore_errors=True)

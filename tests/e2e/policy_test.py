@@ -3,7 +3,8 @@
 import os
 import signal
 
-from harness import PROGRAMS, PYTHON, Case, kill, main
+import training
+from harness import PROGRAMS, PYTHON, Case, Trained, kill, main, wait_for
 
 
 class PolicyCase(Case):
@@ -46,6 +47,27 @@ class PreemptionTest(PolicyCase):
         kill(run.launcher, signal.SIGUSR1)
         self.assert_code(run.wait(), 75)
         self.assertIn("preempted by SIGUSR1: stopping all ranks within 28 s", run.err)
+
+
+class HostsTest(PolicyCase):
+    def test_a_spare_that_is_up_takes_over_and_the_host_comes_back(self):
+        run = self.start(*self.hosts(["a", "b"], ["c"]), "--checkpoint-dir", self.path("ckpt"),
+                         *training.program(step_ms=10))
+        training.wait_for_checkpoints(run, self.path("ckpt"), 1)
+        kill(self.agent(run, 1))
+        wait_for(lambda: len(run.agents()) == 3, 10, lambda: f"b to be back\n{run}")
+        # It is the spare now.
+        kill(self.agent(run, 2))
+        self.assert_code(run.wait(), 0)
+        self.assertIn("the spare c takes the ranks of b", run.err)
+        self.assertIn("the spare b takes the ranks of c", run.err)
+        self.assertIn("finished after 3 attempts", run.err)
+        self.assertEqual(Trained(run).steps, training.STEPS)
+        # Later runs warn, and use it.
+        later = self.launch("-H", "b:1,d:1", "--transport", "local", "true")
+        self.assert_code(later, 0)
+        self.assertRegex(later.err, r"b failed once in runs of the last day, last at \S+ \S+: .*b")
+        self.assertNotIn("d failed", later.err)
 
 
 if __name__ == "__main__":

@@ -340,6 +340,7 @@ TEST_CASE("limits, paths and display") {
   CHECK(plain.job.checkpoint_keep == 3);
   CHECK(plain.job.checkpoint_dir.empty());
   CHECK_FALSE(plain.job.max_restarts.has_value());
+  CHECK(plain.job.max_host_failures == 5);
   CHECK(plain.job.workdir == "/work/run");
   CHECK(plain.job.id.empty());
   CHECK(plain.settings.style.prefix);
@@ -351,7 +352,7 @@ TEST_CASE("limits, paths and display") {
       "-np 2 --wdir sub/../data --checkpoint-dir ckpt/ --checkpoint-every 5m --checkpoint-keep 5 "
       "--grace 1m --failure-grace 0 --walltime 2h30m --start-timeout 2.5 --heartbeat-timeout 300ms "
       "--stall-timeout 5 --stall-action restart "
-      "--max-restarts 7 "
+      "--max-restarts 7 --max-host-failures 2 "
       "--log-dir logs --timestamps --only-ranks 1,0-1 -v --accept-new-host-keys --dry-run train");
   CHECK(full.job.workdir == "/work/run/data");
   CHECK(full.job.checkpoint_dir == "/work/run/data/ckpt");
@@ -366,6 +367,7 @@ TEST_CASE("limits, paths and display") {
   CHECK(full.job.start_timeout == std::chrono::milliseconds(2500));
   CHECK(full.job.silence == std::chrono::milliseconds(300));
   CHECK(full.job.max_restarts == 7u);
+  CHECK(full.job.max_host_failures == 2);
   CHECK(full.settings.log_dir == "/work/run/logs");
   CHECK(full.settings.style.timestamps);
   CHECK(full.settings.only_ranks == std::set<uint32_t>{0, 1});

@@ -1,0 +1,35 @@
+#include "supervisor/host_ledger.h"
+
+#include <algorithm>
+
+namespace hvd {
+
+using namespace std::chrono_literals;
+
+namespace {
+constexpr Duration kFirstCooling = 10s;
+constexpr Duration kLongestCooling = 5min;
+constexpr Duration kForgotten = 10min;
+constexpr uint32_t kDoublings = 5;  // beyond them it is the longest
+}  // namespace
+
+void HostLedger::failed(uint32_t host, Time now) {
+  Record& record = records_[host];
+  if (record.failures > 0 && now - record.last > kForgotten) record.failures = 0;
+  ++record.failures;
+  record.last = now;
+  if (limit_ == 0 || record.failures < 2) return;
+  const Duration cooling = kFirstCooling * (1 << std::min(record.failures - 2, kDoublings));
+  record.cools_until = now + std::min(cooling, kLongestCooling);
+  if (record.failures < limit_) return;
+  record.excluded = true;
+  record.cools_until = now + kLongestCooling;
+}
+
+uint32_t HostLedger::rank_failed(uint32_t host) {
+  in_a_row_ = rank_host_ == host ? in_a_row_ + 1 : 1;
+  rank_host_ = host;
+  return in_a_row_;
+}
+
+}  // namespace hvd
