@@ -223,6 +223,11 @@ LockTaken DirectoryLock::perform(const TakeLock& task) {
     if (!written) answer.error = path + ": " + written.error().text;
     return answer;
   }
+  // Nobody else makes it where every host has its own.
+  if (const Status folder = make_folders(task.dir, 0777); !folder) {
+    answer.error = folder.error().text;
+    return answer;
+  }
   // Who loses a race looks again at whoever won it.
   constexpr int kTries = 5;
   for (int tried = 0; tried < kTries; ++tried) {
