@@ -50,7 +50,8 @@ class NetworkTest(NemesisCase):
 
     def test_n16_cuts_of_every_length_around_the_limit(self):
         steps = 11 * 300
-        run = self.train("--max-restarts", "1000", heartbeat="1", spares=(), program=self.program(steps, 20, 10))
+        run = self.train("--max-restarts", "1000", "--max-host-failures", "0", heartbeat="1", spares=(),
+                         program=self.program(steps, 20, 10))
         self.at(run, "step")
         told, lengths = [], list(SWEEP)
         self.random.shuffle(lengths)
@@ -85,7 +86,8 @@ class NetworkTest(NemesisCase):
     def another(self, run, steps):
         self.finish(run, steps)
         self.fresh()
-        run = self.train("--max-restarts", "1000", heartbeat="1", spares=(), program=self.program(steps, 20, 10))
+        run = self.train("--max-restarts", "1000", "--max-host-failures", "0", heartbeat="1", spares=(),
+                         program=self.program(steps, 20, 10))
         self.at(run, "step")
         return run
 
