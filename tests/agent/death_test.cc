@@ -44,7 +44,8 @@ void check_nothing_left(AgentProcess& agent, const std::string& folder) {
 
 TEST_CASE("after the launcher hung up, and after TERM and the grace") {
   for (const bool pipes : {false, true}) {
-    AgentProcess agent({.failure_grace = 300ms, .pipes = pipes});
+    // No lease ends before this test does.
+    AgentProcess agent({.silence = 1h, .failure_grace = 300ms, .pipes = pipes});
     const std::string folder = start_hiding_tree(agent);
     const Time before = now();
     agent.hang_up();
