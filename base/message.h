@@ -30,7 +30,7 @@
 namespace hvd {
 
 // Changes with any change of the messages below.
-inline constexpr uint32_t kProtocol = 5;
+inline constexpr uint32_t kProtocol = 6;
 
 // The line an agent prints first on wire 1, followed by the build and a newline.
 inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
@@ -444,6 +444,17 @@ struct LookAtRanks {
   }
 };
 
+// Where do the processes of the ranks of this host wait? Answered by StacksTaken, a little after
+// the limit at the latest. With less than a second there is no time for debuggers.
+struct TakeStacks {
+  uint32_t attempt = 0, request = 0;
+  uint64_t limit_ns = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.request, m.limit_ns);
+  }
+};
+
 // The user stops the launcher for a while (Ctrl-Z): the agent stops all processes of its ranks,
 // holds its lease and answers Suspended.
 struct Suspend {
@@ -474,7 +485,7 @@ using ToAgent =
     std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt, StopAttempt,
                  Credit, ExchangeResult, SaveResult, LoadResult, ProbeDirectory, ListCheckpoints,
                  VerifyCheckpoint, CommitCheckpoint, PruneCheckpoints, WriteJobFile, Suspend,
-                 Resume, Goodbye, Input, LookAtRanks, TakeLock>;
+                 Resume, Goodbye, Input, LookAtRanks, TakeLock, TakeStacks>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -558,6 +569,26 @@ struct RanksSeen {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.look, m.ranks);
+  }
+};
+
+// Text for people.
+struct RankStack {
+  uint32_t rank = 0;
+  std::string text;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.rank, m.text);
+  }
+};
+
+// Answers TakeStacks.
+struct StacksTaken {
+  uint32_t attempt = 0, request = 0;
+  std::vector<RankStack> ranks;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.request, m.ranks);
   }
 };
 
@@ -762,7 +793,7 @@ using FromAgent =
                  Output, OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
                  WorkerAborted, DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed,
                  Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen, Leaving,
-                 LockTaken>;
+                 LockTaken, StacksTaken>;
 
 // ---- wire 2, worker to agent ----
 

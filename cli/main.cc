@@ -15,6 +15,7 @@
 #include "base/gpu_view.h"
 #include "base/machine.h"
 #include "cli/options.h"
+#include "launcher/control_socket.h"
 #include "launcher/detach.h"
 #include "launcher/job_file.h"
 #include "launcher/launch.h"
@@ -154,6 +155,24 @@ int checkpoints(const CheckpointsCommand& command) {
   return code != 0 ? code : shown.code;
 }
 
+int stacks(const StacksCommand& command) {
+  constexpr int kPatience = 15;
+  std::string job = command.job;
+  if (job.empty()) {
+    const std::vector<std::string> jobs = running_jobs();
+    if (jobs.size() != 1) {
+      std::string names;
+      for (const std::string& one : jobs) names += " " + one;
+      return fail(jobs.empty() ? "no launcher of a job runs on this machine"
+                               : "several jobs run here, name one of them:" + names,
+                  kExitUsage);
+    }
+    job = jobs[0];
+  }
+  const Result<std::string> answer = ask_job(job, "stacks", kPatience);
+  return answer ? print(terminal_lines("", *answer)) : fail(answer.error().text, kExitUsage);
+}
+
 // What only a bug or a lack of memory brings about. Agents see the connection end, and clean up.
 void end_by_own_failure(int) {
   constexpr char kText[] = "hvdlaunch: exit code 125, from hvdlaunch\n";
@@ -179,6 +198,7 @@ int run_command(const std::vector<std::string>& words) {
   if (auto* c = std::get_if<RunCommand>(&*command)) return run(std::move(*c));
   if (auto* c = std::get_if<ResumeCommand>(&*command)) return resume(*c, around);
   if (auto* c = std::get_if<CheckpointsCommand>(&*command)) return checkpoints(*c);
+  if (auto* c = std::get_if<StacksCommand>(&*command)) return stacks(*c);
   return print(std::get<PrintCommand>(*command).text);
 }
 

@@ -19,8 +19,8 @@ namespace hvd {
 namespace {
 
 // First words that will mean something in a later version.
-constexpr std::array<std::string_view, 9> kReserved = {
-    "check", "status", "logs", "stacks", "stop", "drain", "attach", "add-host", "report"};
+constexpr std::array<std::string_view, 8> kReserved = {"check", "status", "logs",     "stop",
+                                                       "drain", "attach", "add-host", "report"};
 
 // The command line before values are looked at.
 struct Line {
@@ -245,11 +245,21 @@ Result<Command> parse_resume(const Line& line, const std::vector<Setting>& given
   return Command(std::move(command));
 }
 
+Result<Command> parse_stacks(const std::vector<std::string>& words) {
+  if (words.size() == 1 && words[0] == "--help") return Command(PrintCommand{usage_text()});
+  if (words.size() > 1 || (words.size() == 1 && words[0].starts_with('-'))) {
+    return Error{"unexpected word " + in_quotes(words.back()) +
+                 ": expected hvdlaunch stacks [JOB]"};
+  }
+  return Command(StacksCommand{words.empty() ? "" : words[0]});
+}
+
 // A command word is one as the very first word only.
 std::string take_command_word(std::vector<std::string>& words) {
   if (words.empty()) return "run";
   const std::string& first = words.front();
-  const bool known = first == "run" || first == "resume" || first == "checkpoints";
+  const std::array<std::string_view, 4> commands = {"run", "resume", "checkpoints", "stacks"};
+  const bool known = std::find(commands.begin(), commands.end(), first) != commands.end();
   const bool alone = words.size() == 1 && (first == "help" || first == "version");
   if (!known && !alone) return "run";
   const std::string word = first;
@@ -299,6 +309,7 @@ Result<Command> parse_command(const std::vector<std::string>& all_words,
     if (!command) return command.error();
     return Command(std::move(*command));
   }
+  if (word == "stacks") return parse_stacks(words);
   const auto line = Splitter(words, word == "resume").split();
   if (!line) return line.error();
   const auto given = Parser().parse(line->options);

@@ -48,12 +48,18 @@ struct ResumeCommand {
   std::vector<std::string> notices;
 };
 
+// `stacks`: ask a running job where its ranks wait.
+struct StacksCommand {
+  std::string job;  // empty: the only one that runs
+};
+
 // --help and --version: print this to stdout.
 struct PrintCommand {
   std::string text;
 };
 
-using Command = std::variant<RunCommand, ResumeCommand, CheckpointsCommand, PrintCommand>;
+using Command =
+    std::variant<RunCommand, ResumeCommand, CheckpointsCommand, StacksCommand, PrintCommand>;
 
 // `words` are those of argv after the program's name. An error is for stderr, with exit code 2.
 Result<Command> parse_command(const std::vector<std::string>& words,

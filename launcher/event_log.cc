@@ -136,6 +136,10 @@ bool describe(const Leaving& m, Json& j) {
   j.update({{"message", "leaving"}, {"reason", m.reason}});
   return true;
 }
+bool describe(const StacksTaken& m, Json& j) {
+  j.update({{"message", "stacks-taken"}, {"attempt", m.attempt}, {"ranks", m.ranks.size()}});
+  return true;
+}
 bool describe(const Performed& m, Json& j) {
   j.update({{"message", "performed"}, {"request", m.request}, {"error", m.error}});
   return true;

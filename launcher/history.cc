@@ -87,6 +87,13 @@ void History::add_report(std::string json) {
   if (open_) append("report.json", std::move(json));
 }
 
+std::string History::add_stacks(uint32_t attempt, std::string text) {
+  if (!open_) open();
+  const std::string name = "stacks-" + std::to_string(attempt);
+  append(name, std::move(text));
+  return given_up_ ? "" : shelf_->state.job_file(job_.id, name);
+}
+
 void History::append(const std::string& name, std::string text) {
   const std::string path = shelf_->state.job_file(job_.id, name);
   if (!given_up_ && !path.empty() && !text.empty()) shelf_->writer.append(path, std::move(text));

@@ -34,6 +34,8 @@ class History {
   void open();
   bool is_open() const { return open_; }
   void note_progress(const RunProgress& progress);
+  // Where the ranks of an attempt wait. The file's path; empty where no history is kept.
+  std::string add_stacks(uint32_t attempt, std::string text);
   // As launcher/event_log makes it. Left out where no history is open.
   void add_report(std::string json);
 

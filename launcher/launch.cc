@@ -17,6 +17,7 @@
 #include "launcher/event_log.h"
 #include "launcher/history.h"
 #include "launcher/host_links.h"
+#include "launcher/questions.h"
 #include "launcher/rank_output.h"
 #include "launcher/report.h"
 #include "launcher/signals.h"
@@ -45,7 +46,8 @@ constexpr Duration kSlowFile = 5s;
 constexpr uint64_t kSignals = 0;
 constexpr uint64_t kWriterNews = 1;
 constexpr uint64_t kInputNews = 2;
-constexpr uint64_t kFirstHost = 3;
+constexpr uint64_t kQuestions = 3;
+constexpr uint64_t kFirstHost = 4;
 
 bool same_file(int a, int b) {
   struct stat first, second;
@@ -62,6 +64,7 @@ class Launch {
         started_(now()),
         history_(job),
         links_(job, poller_, kFirstHost, settings.accept_new_host_keys),
+        questions_(job, links_),
         on_started_(std::move(on_started)),
         output_(job, settings, out_, err_, files_),
         policy_(job, placement, std::hash<std::string>()(job.id)) {}
@@ -81,6 +84,7 @@ class Launch {
   void suspend();
   void stand_still();
   void note_start(const WorkerStarted& m);
+  void keep_stacks(uint32_t host, const StacksTaken& m);
   void take_written();
   void lose_stdout(int number);
   void warn_of_slow_files(Time now);
@@ -121,6 +125,7 @@ class Launch {
   Writer files_;  // of the log folder
   History history_;
   HostLinks links_;
+  Questions questions_;
   std::function<void()> on_started_;
   std::set<uint32_t> started_ranks_;  // while somebody waits for all
   RankOutput output_;
@@ -133,6 +138,7 @@ class Launch {
   std::string lost_output_;            // why stdout is not whole, a sentence
   std::optional<Time> waits_told_at_;  // next time
   std::set<uint32_t> unneeded_;        // hosts that nobody waits for
+  uint32_t stacks_told_ = 0;           // attempt
 
   // The end: output drained, agents dismissed, report told once all is written that it speaks of.
   std::optional<Finish> finish_;
@@ -144,6 +150,7 @@ class Launch {
 
 int Launch::run() {
   poller_.watch(signals_.fd(), kSignals, {true, false});
+  poller_.watch(questions_.fd(), kQuestions, {true, false});
   for (const int writer : {out_.fd(), own_err_.fd(), files_.fd(), history_.fd()}) {
     poller_.watch(writer, kWriterNews, {true, false});
   }
@@ -177,6 +184,7 @@ void Launch::turn() {
     if (!finish_ && tell_waits(Say::Level::info)) waits_told_at_ = at + kWaitNews;
   }
   output_.act(at);
+  questions_.act(at);
   warn_of_slow_files(at);
   if (policy_.next_deadline() && *policy_.next_deadline() <= at) queue_.push_back(Tick{});
   step_queue();
@@ -191,6 +199,7 @@ std::optional<Time> Launch::next_deadline() const {
   next = earlier(next, suspension_.deadline());
   next = earlier(next, waits_told_at_);
   next = earlier(next, output_.deadline());
+  next = earlier(next, questions_.deadline());
   next = earlier(next, files_.stuck_at(kSlowFile));
   next = earlier(next, history_.deadline());
   return earlier(next, links_.deadline());
@@ -200,6 +209,7 @@ void Launch::handle(const Ready& ready) {
   if (ready.id == kSignals) return read_signals();
   if (ready.id == kWriterNews) return take_written();
   if (ready.id == kInputNews) return pass_input();
+  if (ready.id == kQuestions) return questions_.serve(policy_.attempt(), now());
   std::vector<HostLinks::News> news;
   links_.serve(static_cast<uint32_t>(ready.id - kFirstHost), now(), news);
   take_news(news);
@@ -294,6 +304,10 @@ void Launch::take(uint32_t host, FromAgent message) {
     if (input_ && host == input_target_.host) input_->grant(m->bytes);
     return;
   }
+  if (auto* m = std::get_if<StacksTaken>(&message)) {
+    if (questions_.take(host, *m)) return;
+    keep_stacks(host, *m);
+  }
   if (std::holds_alternative<Suspended>(message)) return suspension_.heard(host);
   if (auto* m = std::get_if<WorkerStarted>(&message)) note_start(*m);
   if (auto* m = std::get_if<AgentHello>(&message)) {
@@ -310,9 +324,18 @@ void Launch::note_start(const WorkerStarted& m) {
   if (started_ranks_.size() == job_.size) std::exchange(on_started_, nullptr)();
 }
 
+void Launch::keep_stacks(uint32_t host, const StacksTaken& m) {
+  std::string text;
+  for (const RankStack& one : m.ranks) text += told_stack(one, job_.hosts[host].name);
+  const std::string path = text.empty() ? "" : history_.add_stacks(m.attempt, std::move(text));
+  if (path.empty() || std::exchange(stacks_told_, m.attempt) == m.attempt) return;
+  perform_one(Say{Say::Level::info, "where the ranks wait is in " + path});
+}
+
 void Launch::drop_link(uint32_t host) {
   links_.drop(host);
   suspension_.heard(host);
+  questions_.forget_host(host);
   output_.end_host(host);
 }
 

@@ -84,6 +84,7 @@ std::optional<Time> Policy::next_deadline() const {
   std::optional<Time> next = earlier(earlier(deadline_, wall_stop_), count_down_);
   next = earlier(earlier(next, look_until_), earlier(warn_again_, look_at_locks_));
   if (phase_ == Phase::gathering) next = earlier(next, spare_after_);
+  next = earlier(next, stacks_until_);
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
     if (may_retry(host)) next = earlier(next, hosts_[host].retry);
   }

@@ -276,6 +276,7 @@ class Policy {
   void said(uint32_t host, const RankStalled& m, Time now);
   void said(uint32_t host, const RankMoved& m, Time now);
   void said(uint32_t host, const RanksSeen& m, Time now);
+  void said(uint32_t host, const StacksTaken& m, Time now);
   void said(uint32_t host, const Leaving& m, Time now);
   template <class Other>
   void said(uint32_t, const Other&, Time) {}
@@ -341,6 +342,9 @@ class Policy {
   void look_at_ranks(Time now);
   void judge_stall(Time now);
   std::string describe_stall(const std::optional<Suspect>& suspect, Duration quiet) const;
+  std::set<uint32_t> looked_at() const;
+  void take_stacks(Duration limit);
+  void act_on_stall(Time now);
   void stall_tick(Time now);
   void forget_stalls();
 
@@ -453,6 +457,9 @@ class Policy {
   std::map<uint32_t, RankView> views_;
   std::optional<Time> warn_again_;  // the user knows of a stall
   Time stalled_since_{};
+  std::optional<Cause> stall_;        // to be acted on when the ranks' stacks are taken
+  std::optional<Time> stacks_until_;  // at the latest
+  std::set<uint32_t> stacks_asked_;   // hosts that did not answer yet
 
   uint64_t reached_step_ = 0;
   uint64_t reached_at_start_ = 0;

@@ -1,7 +1,7 @@
 // The policy's part about ranks that run and make no progress. Agents say which; before anything is
 // said or done, all hosts are asked what their ranks do, so that the one that holds up the others
 // is told from those. Then the user is warned, again each time the silence has doubled, or the
-// attempt fails by the stalled rank.
+// attempt fails by the stalled rank, as soon as it is kept where all of them wait.
 #include <algorithm>
 
 #include "supervisor/policy.h"
@@ -14,12 +14,17 @@ using namespace std::chrono_literals;
 namespace {
 // For all agents to say what their ranks do: one that is cut off does not hold the others up.
 constexpr Duration kLookLimit = 1s;
+// Stacks may cost this part of the stall limit, and no more than that.
+constexpr int kStacksShare = 4;
+constexpr Duration kLongestStacks = 10s;
+// For the answers to travel.
+constexpr Duration kStacksMargin = 200ms;
 }  // namespace
 
 void Policy::said(uint32_t host, const RankStalled& m, Time now) {
   if (!current(m.attempt) || phase_ != Phase::running || !is_rank_of(host, m.rank)) return;
   stalled_.insert(m.rank);
-  if (!look_until_ && !warn_again_) look_at_ranks(now);
+  if (!look_until_ && !warn_again_ && !stall_) look_at_ranks(now);
 }
 
 void Policy::said(uint32_t host, const RankMoved& m, Time now) {
@@ -34,10 +39,7 @@ void Policy::look_at_ranks(Time now) {
   warn_again_.reset();
   ++look_;
   views_.clear();
-  looked_at_.clear();
-  for (uint32_t host = 0; host < hosts_.size(); ++host) {
-    if (hosts_[host].active && hosts_[host].link == Link::up) looked_at_.insert(host);
-  }
+  looked_at_ = looked_at();
   send_to_active(LookAtRanks{attempt_, look_});
   look_until_ = now + std::min<Duration>(kLookLimit, job_.stall_timeout);
 }
@@ -62,6 +64,7 @@ void Policy::judge_stall(Time now) {
   const std::string text = describe_stall(suspect, quiet);
   if (job_.stall_action == StallAction::warn) {
     say(Say::Level::warning, text);
+    take_stacks(Duration::zero());
     stalled_since_ = now - quiet;
     warn_again_ = now + quiet;
     return;
@@ -73,7 +76,36 @@ void Policy::judge_stall(Time now) {
     cause.rank = suspect->rank;
     cause.host = host_of(suspect->rank);
   }
-  fail(cause, now);
+  stall_ = std::move(cause);
+  const Duration limit = std::min<Duration>(job_.stall_timeout / kStacksShare, kLongestStacks);
+  stacks_until_ = now + limit + kStacksMargin;
+  take_stacks(limit);
+}
+
+void Policy::take_stacks(Duration limit) {
+  stacks_asked_ = looked_at();
+  send_to_active(TakeStacks{attempt_, look_, static_cast<uint64_t>(limit.count())});
+}
+
+void Policy::said(uint32_t host, const StacksTaken& m, Time now) {
+  if (!current(m.attempt) || m.request != look_ || stacks_asked_.erase(host) == 0) return;
+  if (stall_ && stacks_asked_.empty()) act_on_stall(now);
+}
+
+void Policy::act_on_stall(Time now) {
+  stacks_until_.reset();
+  const Cause cause = *std::exchange(stall_, std::nullopt);
+  // The ranks may have gone on meanwhile.
+  if (!stalled_.empty()) fail(cause, now);
+}
+
+// Hosts that can be asked what their ranks do.
+std::set<uint32_t> Policy::looked_at() const {
+  std::set<uint32_t> hosts;
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (hosts_[host].active && hosts_[host].link == Link::up) hosts.insert(host);
+  }
+  return hosts;
 }
 
 std::string Policy::describe_stall(const std::optional<Suspect>& suspect, Duration quiet) const {
@@ -91,6 +123,7 @@ std::string Policy::describe_stall(const std::optional<Suspect>& suspect, Durati
 
 void Policy::stall_tick(Time now) {
   if (look_until_ && *look_until_ <= now) judge_stall(now);
+  if (stacks_until_ && *stacks_until_ <= now) act_on_stall(now);
   if (!warn_again_ || *warn_again_ > now || phase_ != Phase::running) return;
   look_at_ranks(now);
 }
@@ -99,6 +132,8 @@ void Policy::forget_stalls() {
   stalled_.clear();
   look_until_.reset();
   warn_again_.reset();
+  stall_.reset();
+  stacks_until_.reset();
 }
 
 }  // namespace hvd

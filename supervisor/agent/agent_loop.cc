@@ -11,6 +11,7 @@
 #include "supervisor/agent/checkpoint_tasks.h"
 #include "supervisor/agent/complain.h"
 #include "supervisor/agent/own_addresses.h"
+#include "supervisor/agent/stacks.h"
 
 namespace hvd {
 
@@ -83,7 +84,8 @@ bool AgentLoop::set_up() {
   socket_.emplace(std::move(*socket));
   keep_port(std::move(*port));
   watch_for_leave();
-  tasks_.emplace(poller_);
+  tasks_.emplace(poller_, Source::tasks);
+  stacks_.emplace(poller_, Source::stacks);
   link_.send_raw(std::string(kAgentGreeting) + own_build_id() + "\n");
   return true;
 }
@@ -124,6 +126,7 @@ void AgentLoop::watch() {
   if (!keeper_dead_) poller_.watch(seat_.keeper.get(), poll_name(Source::keeper), {true, false});
   link_.watch();
   tasks_->watch();
+  stacks_->watch();
   term_->watch({greeted_ && !told_leave_, false});
   socket_->watch(room_for_messages);
   if (attempt_) attempt_->watch(room_for_output, room_for_messages);
@@ -151,6 +154,9 @@ void AgentLoop::dispatch(const Ready& ready) {
       break;  // every round of the loop writes what it can
     case Source::tasks:
       for (const FromAgent& answer : tasks_->take_answers()) link_.send(answer);
+      break;
+    case Source::stacks:
+      for (const FromAgent& answer : stacks_->take_answers()) link_.send(answer);
       break;
     case Source::listener:
       socket_->accept_waiting(now());
@@ -412,6 +418,14 @@ void AgentLoop::handle(const CommitCheckpoint& message) {
 
 void AgentLoop::handle(const LookAtRanks& message) {
   if (attempt_ && message.attempt == attempt_->number()) attempt_->show(message, now());
+}
+
+void AgentLoop::handle(const TakeStacks& message) {
+  std::vector<RankProcess> ranks;
+  if (attempt_ && message.attempt == attempt_->number()) ranks = attempt_->processes();
+  const bool taken = stacks_->submit(
+      [message, ranks = std::move(ranks)] { return FromAgent(take_stacks(message, ranks)); });
+  if (!taken) link_.send(StacksTaken{message.attempt, message.request, {}});
 }
 
 void AgentLoop::handle(const Suspend&) {

@@ -60,6 +60,7 @@ class AgentLoop {
   void handle(const PruneCheckpoints& message);
   void handle(const WriteJobFile& message);
   void handle(const LookAtRanks& message);
+  void handle(const TakeStacks& message);
   void handle(const Suspend& message);
   void handle(const Resume& message);
   void handle(const Goodbye& message);
@@ -97,7 +98,7 @@ class AgentLoop {
   Lease lease_;
   AddressProof proof_;
   std::optional<WorkerSocket> socket_;
-  std::optional<TaskThread> tasks_;
+  std::optional<TaskThread> tasks_, stacks_;
   std::shared_ptr<DirectoryLock> lock_;
   std::optional<ReservedPort> port_;
 

@@ -113,6 +113,14 @@ std::vector<RankStep> Attempt::take_changed_steps() {
   return steps;
 }
 
+std::vector<RankProcess> Attempt::processes() const {
+  std::vector<RankProcess> running;
+  for (const auto& worker : workers_) {
+    if (worker->running()) running.push_back({worker->rank(), worker->pid()});
+  }
+  return running;
+}
+
 std::vector<pid_t> Attempt::running_pids() const {
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) {

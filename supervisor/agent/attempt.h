@@ -14,6 +14,7 @@
 
 #include "supervisor/agent/launcher_link.h"
 #include "supervisor/agent/memory_kills.h"
+#include "supervisor/agent/stacks.h"
 #include "supervisor/agent/worker.h"
 #include "supervisor/agent/worker_socket.h"
 
@@ -45,6 +46,8 @@ class Attempt {
   void grant(const Credit& credit);
   void input(const Input& input);
   void show(const LookAtRanks& look, Time now);
+  // Those that run.
+  std::vector<RankProcess> processes() const;
   // Does what is due.
   void act(Time now);
   std::optional<Time> deadline() const;

@@ -18,9 +18,9 @@ struct TaskThread::Shared {
   Fd event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 
-TaskThread::TaskThread(Poller& poller)
+TaskThread::TaskThread(Poller& poller, Source source)
     : shared_(std::make_shared<Shared>()),
-      event_(poller, Fd(dup(shared_->event.get())), poll_name(Source::tasks)) {
+      event_(poller, Fd(dup(shared_->event.get())), poll_name(source)) {
   HVD_CHECK(shared_->event.valid() && event_.valid());
 }
 

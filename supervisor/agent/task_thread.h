@@ -1,5 +1,5 @@
-// One thread beside the loop for what can block: checkpoint files. Tasks run one after the other in
-// the order they were given; their answers come back through the loop's poller.
+// A thread beside the loop for what can block: checkpoint files, debuggers. Tasks run one after the
+// other in the order they were given; their answers come back through the loop's poller.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,8 @@ class TaskThread {
   // Tasks that may wait.
   static constexpr size_t kMostWaiting = 64;
 
-  explicit TaskThread(Poller& poller);
+  // `source` names it to the poller.
+  TaskThread(Poller& poller, Source source);
 
   // False when too many tasks wait already.
   bool submit(Task task);

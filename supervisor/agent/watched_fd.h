@@ -14,6 +14,7 @@ enum class Source : uint8_t {
   wire_in,
   wire_out,
   tasks,
+  stacks,
   listener,
   connection,
   exit,

@@ -1,6 +1,8 @@
 """Relaunch on this machine: from the newest checkpoint, with the same result; budgets and loops."""
 
+import glob
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -60,6 +62,40 @@ class DigitsTest(Case):
         kill(run.workers()[2].pid, signal.SIGSTOP)
         training.assert_same_result(self, run.wait(), self.reference())
         self.assertRegex(run.err, r"no progress for 0\.\d+ s: rank 2 on \S+ is stopped \(state T\)")
+        self.assertRegex(self.kept_stacks(run), r"rank 2 on .*\n.*train_digits.*\n  thread .*: state T")
+
+    def kept_stacks(self, run):
+        path = re.search(r"where the ranks wait is in (\S+)", run.err)[1]
+        with open(path) as f:
+            return f.read()
+
+    def test_a_stalled_rank_s_call_stack_is_kept_before_it_is_killed(self):
+        # A quarter of the limit is time enough for a debugger.
+        run = self.slow("--stall-timeout", "5", "--stall-action", "restart")
+        training.wait_for_checkpoints(run, self.path("ckpt"), 1)
+        kill(run.workers()[3].pid, signal.SIGSTOP)
+        training.assert_same_result(self, run.wait(), self.reference())
+        self.assertRegex(self.kept_stacks(run), r"(?s)rank 0 on .*#\d.*hvd.*rank 3 on ")
+
+    def test_stacks_of_a_running_job_are_shown(self):
+        run = self.slow(step_ms=50)
+        run.wait_for_workers(4)
+        self.wait_for_log(run)
+        job = os.path.basename(glob.glob(self.path("home/state/hvdlaunch/jobs/*"))[0])
+        for words in (["stacks", job], ["stacks", "no-such-job"]):
+            shown = self.launch(*words)
+            if words[1] != job:
+                self.assert_code(shown, 2)
+                self.assertIn("there is no job no-such-job whose launcher runs on this machine", shown.err)
+                continue
+            self.assert_code(shown, 0)
+            self.assertEqual(re.findall(r"^rank (\d) on ", shown.out, re.M), list("0123"))
+            self.assertRegex(shown.out, r"thread \d+ train_digits: state")
+            self.assertRegex(shown.out, r"#\d .*main")
+        training.assert_same_result(self, run.wait(), self.reference(), disturbed=False)
+
+    def wait_for_log(self, run):
+        wait_for(lambda: glob.glob(self.path("home/state/hvdlaunch/jobs/*")), 20, lambda: f"the history\n{run}")
 
     def test_h6_a_stall_is_only_warned_of_unless_asked(self):
         run = self.slow("--stall-timeout", "0.5")
@@ -72,7 +108,7 @@ class DigitsTest(Case):
         self.assertIn("the ranks make progress again", run.err)
 
     def test_kill_of_the_agent(self):
-        run = self.slow()
+        run = self.slow("--heartbeat-timeout", "3600")  # silence tells nobody
         training.wait_for_checkpoints(run, self.path("ckpt"))
         kill(run.agents()[0][1].pid)
         training.assert_same_result(self, run.wait(), self.reference())

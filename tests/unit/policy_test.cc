@@ -172,7 +172,7 @@ class Scene {
   bool answers_proof = true;
   std::set<uint32_t> no_address;  // hosts that have none
   std::vector<std::pair<uint32_t, uint32_t>> dialled;
-  bool answers_look = true;
+  bool answers_look = true, answers_stacks = true;
   std::set<uint32_t> stopped;  // ranks whose process is, when looked at
   Duration quiet = 0s;         // of every rank, when looked at
 
@@ -264,6 +264,9 @@ class Scene {
       if (policy->host_of(rank) == host) seen.ranks.push_back(view(rank));
     }
     say(host, seen);
+  }
+  void answer_one(uint32_t host, const TakeStacks& m) {
+    if (answers_stacks) say(host, StacksTaken{m.attempt, m.request, {}});
   }
   RankView view(uint32_t rank) const {
     const uint32_t state = stopped.count(rank) > 0 ? 'T' : 'S';
@@ -1645,6 +1648,31 @@ TEST_CASE("a stall that is to be acted on kills the stalled rank at once and goe
   scene.say(0, RanksSeen{1, 1, {}});
   scene.answer();
   CHECK(scene.starts.size() == 4);
+}
+
+TEST_CASE("where the ranks wait is asked for a quarter of the limit before a stall is acted on") {
+  Scene scene(1);
+  scene.job.stall_timeout = 8s;
+  scene.job.stall_action = StallAction::restart;
+  scene.answers_stacks = false;
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  scene.stalls(0);
+  scene.answer();
+  CHECK(scene.count_sent<TakeStacks>() == 1);
+  CHECK(scene.count_sent<StopAttempt>() == 0);
+  // Who goes on meanwhile is not stopped, and can stall again.
+  scene.moves(0);
+  scene.pass(3s);
+  CHECK(scene.count_sent<StopAttempt>() == 0);
+  scene.stalls(0);
+  scene.answer();
+  CHECK(scene.count_sent<TakeStacks>() == 2);
+  scene.pass(2s);
+  CHECK(scene.count_sent<StopAttempt>() == 0);
+  scene.pass(200ms);
+  CHECK(scene.count_sent<StopAttempt>() == 1);
 }
 
 TEST_CASE("a stall without a way to go on ends with 70") {
