@@ -80,8 +80,13 @@ std::optional<uint32_t> parse_shard_file(std::string_view name) {
   return rank;
 }
 
-ExpectedShard expected_shard(const Manifest& manifest, size_t index) {
-  const Shard& shard = manifest.shards[index];
+const Shard* shard_of(const Manifest& manifest, uint32_t rank) {
+  const auto found = std::find_if(manifest.shards.begin(), manifest.shards.end(),
+                                  [&](const Shard& shard) { return shard.rank == rank; });
+  return found == manifest.shards.end() ? nullptr : &*found;
+}
+
+ExpectedShard expected_shard(const Manifest& manifest, const Shard& shard) {
   return {shard, {manifest.job, manifest.attempt, manifest.step, shard.rank, manifest.size}};
 }
 
@@ -102,10 +107,10 @@ std::string manifest_text(const Manifest& manifest) {
                       {"state_digest", shard.state_digest},
                       {"own_arrays", shard.own_arrays}});
   }
-  const Json json = {{"format", kFormat},           {"job", manifest.job},
-                     {"attempt", manifest.attempt}, {"step", manifest.step},
-                     {"size", manifest.size},       {"replicated", manifest.replicated},
-                     {"note", manifest.note},       {"shards", std::move(shards)}};
+  const Json json = {
+      {"format", kFormat},           {"job", manifest.job},   {"attempt", manifest.attempt},
+      {"step", manifest.step},       {"size", manifest.size}, {"replicated", manifest.replicated},
+      {"rescued", manifest.rescued}, {"note", manifest.note}, {"shards", std::move(shards)}};
   // Words from elsewhere must not stop a commit: what is not UTF-8 is replaced.
   std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace);
   text.resize(text.size() - 2);  // the closing "\n}"
@@ -156,19 +161,21 @@ std::string fill_manifest(const Json& json, Manifest& manifest) {
   if (!read_text(json, "job", manifest.job) || !read_member(json, "attempt", manifest.attempt) ||
       !read_member(json, "step", manifest.step) || !read_member(json, "size", manifest.size) ||
       !read_flag(json, "replicated", manifest.replicated) ||
-      !read_text(json, "note", manifest.note)) {
-    return "job, attempt, step, size, replicated or note is missing or of the wrong type";
+      !read_flag(json, "rescued", manifest.rescued) || !read_text(json, "note", manifest.note)) {
+    return "job, attempt, step, size, replicated, rescued or note is missing or of the wrong type";
   }
   const Json* shards = member(json, "shards");
-  if (shards == nullptr || !shards->is_array() || shards->size() != manifest.size) {
-    return "it does not list one shard for each rank";
-  }
+  const std::string kNotEach = "it does not list one shard for each rank";
+  if (shards == nullptr || !shards->is_array() || shards->size() > manifest.size) return kNotEach;
   for (const Json& item : *shards) {
     Shard shard;
     if (!read_shard_entry(item, shard)) return "a shard's entry is malformed";
-    if (shard.rank != manifest.shards.size()) return "it does not list one shard for each rank";
+    const bool ascends = manifest.shards.empty() || shard.rank > manifest.shards.back().rank;
+    if (!ascends || shard.rank >= manifest.size) return kNotEach;
     manifest.shards.push_back(std::move(shard));
   }
+  const bool some = manifest.rescued && manifest.replicated && !manifest.shards.empty();
+  if (!some && manifest.shards.size() != manifest.size) return kNotEach;
   return "";
 }
 

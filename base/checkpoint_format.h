@@ -104,10 +104,14 @@ struct Manifest {
   std::string note;   // the lowest rank's
   std::vector<Shard> shards;
   bool replicated = false;  // serves_any_rank(shards)
+  // Saved by the ranks that were left after a failure: replicated, and shards holds theirs only.
+  bool rescued = false;
 };
 
-// The shard at `index` of the manifest's.
-ExpectedShard expected_shard(const Manifest& manifest, size_t index);
+// A shard of the manifest's.
+ExpectedShard expected_shard(const Manifest& manifest, const Shard& shard);
+// The one of that rank, null if it has none.
+const Shard* shard_of(const Manifest& manifest, uint32_t rank);
 
 // True when all ranks reported the same non-empty state digest and no array of their own: then
 // any shard serves any rank, at any size.

@@ -115,6 +115,11 @@ Outcome AgentWire::check() {
   return state_;
 }
 
+void AgentWire::go_on_without() {
+  goes_on_ = true;
+  if (state_.code() == HVD_PEER_FAILED) state_ = {};
+}
+
 Outcome AgentWire::check_within(Duration grace) {
   const Time end = now() + grace;
   while (check() && now() < end) wait(end);
@@ -148,7 +153,7 @@ void AgentWire::sort_in(ToWorker message) {
   if (const auto* failed = std::get_if<PeerFailed>(&message)) {
     std::string text = "rank " + std::to_string(failed->rank) + " is gone";
     if (!failed->reason.empty()) text += ": " + failed->reason;
-    if (state_) state_ = {HVD_PEER_FAILED, std::move(text)};
+    if (state_ && !goes_on_) state_ = {HVD_PEER_FAILED, std::move(text)};
     return;
   }
   inbox_.push_back(std::move(message));

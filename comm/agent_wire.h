@@ -34,6 +34,9 @@ class AgentWire {
   // a rank is gone or is gone itself.
   Outcome check();
 
+  // After the news that a rank is gone: goes on as long as the agent is there, deaf to more of it.
+  void go_on_without();
+
   // Like check(), but gives the agent `grace` to tell why a link has closed.
   Outcome check_within(Duration grace);
 
@@ -83,6 +86,7 @@ class AgentWire {
   FrameReader reader_;
   std::deque<ToWorker> inbox_;
   Outcome state_;
+  bool goes_on_ = false;  // without ranks that are gone
 };
 
 }  // namespace hvd

@@ -147,21 +147,22 @@ bool exists(const std::string& path) {
 // The shard that serves this rank: its own at the same size, else any one that is there if all are
 // the same; ranks begin at different ones, to spread the load.
 Result<ShardChoice> choose_shard(const CheckpointPlace& place, const Manifest& manifest) {
-  const auto path_of = [&](uint32_t rank) { return place.resume_from + "/" + shard_file(rank); };
+  const auto choice = [&](const Shard& shard) {
+    return ShardChoice{place.resume_from + "/" + shard_file(shard.rank),
+                       expected_shard(manifest, shard)};
+  };
   if (manifest.size == place.size) {
-    const std::string path = path_of(place.rank);
-    if (exists(path) || !manifest.replicated) {
-      return ShardChoice{path, expected_shard(manifest, place.rank)};
-    }
+    const Shard* own = shard_of(manifest, place.rank);
+    if (own != nullptr && (exists(choice(*own).path) || !manifest.replicated)) return choice(*own);
   }
   if (!manifest.replicated) {
     return Error{place.resume_from + " was saved by " + std::to_string(manifest.size) +
                  " ranks whose states differ, so that " + std::to_string(place.size) +
                  " ranks cannot go on from it"};
   }
-  for (uint32_t i = 0; i < manifest.size; ++i) {
-    const uint32_t rank = (place.rank % manifest.size + i) % manifest.size;
-    if (exists(path_of(rank))) return ShardChoice{path_of(rank), expected_shard(manifest, rank)};
+  for (size_t i = 0; i < manifest.shards.size(); ++i) {
+    const Shard& shard = manifest.shards[(place.rank + i) % manifest.shards.size()];
+    if (exists(choice(shard).path)) return choice(shard);
   }
   return Error{place.resume_from + " has no shard at all"};
 }

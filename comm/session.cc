@@ -208,10 +208,18 @@ Outcome Session::ends_if_lost(const Outcome& outcome) {
 
 Outcome Session::save(uint64_t step, const std::string& note,
                       const std::vector<NamedArray>& arrays) {
+  if (communicator_->state().code() == HVD_PEER_FAILED && agent_) return rescue(step, note, arrays);
   if (!communicator_->state()) return communicator_->state();
   const Outcome before = wait_for_save();
   if (!before) return before;
   return on_storage([&] { return save_checkpoint(checkpoint_place(), step, note, arrays); });
+}
+
+// The communicator is over; the agent is there to tell the launcher what this rank still has.
+Outcome Session::rescue(uint64_t step, const std::string& note,
+                        const std::vector<NamedArray>& arrays) {
+  agent_->go_on_without();
+  return save_checkpoint(checkpoint_place(), step, note, arrays);
 }
 
 Outcome Session::save_async(uint64_t step, const std::string& note,

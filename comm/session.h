@@ -64,6 +64,7 @@ class Session {
   Outcome on_storage(Call call);
   Outcome ends_if_lost(const Outcome& outcome);
   CheckpointPlace checkpoint_place() const;
+  Outcome rescue(uint64_t step, const std::string& note, const std::vector<NamedArray>& arrays);
 
   Settings settings_;
   WaitLimits limits_;

@@ -18,6 +18,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -61,6 +62,7 @@ struct Options {
   uint64_t checkpoint_every = 50;
   uint64_t step_ms = 0;
   uint64_t seed = 1;
+  uint64_t save_on_error = 0;
   std::string samples;
 };
 
@@ -379,7 +381,26 @@ uint64_t number_in(const char* name, uint64_t otherwise) {
   return text != nullptr && read_number(text, number) ? number : otherwise;
 }
 
+// A rank that wants to save after another's failure must not end of the TERM that comes with it.
+volatile std::sig_atomic_t asked_to_end = 0;
+
+void note_term(int) {
+  asked_to_end = 1;
+}
+
+// Throws when a rank is gone, which is what TERM was for then.
+void end_unless_a_rank_is_gone() {
+  try {
+    comm::barrier();
+  } catch (const comm::Failure& failure) {
+    if (failure.result() == HVD_PEER_FAILED) throw;
+  }
+  std::signal(SIGTERM, SIG_DFL);
+  std::raise(SIGTERM);
+}
+
 void run(const Options& options) {
+  if (options.save_on_error > 0) std::signal(SIGTERM, note_term);
   const comm::Session session;
   Training training(options);
   const uint64_t resumed_at = training.resume();
@@ -387,14 +408,24 @@ void run(const Options& options) {
   const SampleFile samples(options.samples, session.rank());
   Reporter reporter;
   comm::heartbeat(resumed_at);
-  for (uint64_t done = resumed_at; done < options.steps;) {
-    const double loss = training.step(done);
-    if (samples.wanted()) samples.add(std::to_string(done) + " " + training.samples(done));
-    ++done;
-    comm::heartbeat(done);
-    if (session.rank() == 0) reporter.step(done, loss);
-    std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
-    if (saves && done % options.checkpoint_every == 0) training.save(done);
+  uint64_t done = resumed_at;
+  try {
+    while (done < options.steps) {
+      const double loss = training.step(done);
+      if (samples.wanted()) samples.add(std::to_string(done) + " " + training.samples(done));
+      ++done;
+      comm::heartbeat(done);
+      if (session.rank() == 0) reporter.step(done, loss);
+      std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
+      if (saves && done % options.checkpoint_every == 0) training.save(done);
+      if (asked_to_end != 0) end_unless_a_rank_is_gone();
+    }
+  } catch (const comm::Failure& failure) {
+    // No step is half done: what this rank has is the state after `done` of them.
+    if (options.save_on_error > 0 && saves && failure.result() == HVD_PEER_FAILED) {
+      training.save(done);
+    }
+    throw;
   }
   if (samples.wanted()) samples.add("end " + training.hash());
   if (session.rank() != 0) return;
@@ -414,6 +445,7 @@ constexpr const char* kUsage =
     "  --checkpoint-every K  save after each K steps; 0: never (HVD_CHECKPOINT_EVERY, else 50)\n"
     "  --step-ms N           sleep this long in each step (0)\n"
     "  --seed N              of the first weights and the shuffles (1)\n"
+    "  --save-on-error N     1: ranks that are left after a failure save what they have (0)\n"
     "  --samples FOLDER      append to a file for each rank which images it used in which step\n";
 
 Options parse_options(int argc, char** argv) {
@@ -423,6 +455,7 @@ Options parse_options(int argc, char** argv) {
       {"--steps", &options.steps},
       {"--checkpoint-every", &options.checkpoint_every},
       {"--step-ms", &options.step_ms},
+      {"--save-on-error", &options.save_on_error},
       {"--seed", &options.seed}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];

@@ -24,8 +24,9 @@ const ListedCheckpoint* find_step(const CheckpointsListed& listing, uint64_t ste
 // Shards that one host will read, out of those it has, when it holds `places` of `size` ranks.
 // Empty with `why` set if one is missing.
 std::vector<uint32_t> shards_to_read(const HostPlaces& host, const Manifest& manifest,
-                                     const std::vector<uint32_t>& present, uint32_t size,
+                                     std::vector<uint32_t> present, uint32_t size,
                                      std::string& why) {
+  std::erase_if(present, [&](uint32_t rank) { return shard_of(manifest, rank) == nullptr; });
   std::vector<uint32_t> wanted;
   for (const Place& place : host.places) {
     const uint32_t own = place.rank % manifest.size;
@@ -43,15 +44,13 @@ std::vector<uint32_t> shards_to_read(const HostPlaces& host, const Manifest& man
 
 // Spreads all shards over the hosts, each host those of its own ranks first.
 std::map<uint32_t, std::vector<uint32_t>> spread(const Placement& placement, uint32_t size,
-                                                 uint32_t shards) {
+                                                 const std::vector<Shard>& shards) {
   std::vector<uint32_t> host_of(size);
   for (const HostPlaces& host : placement) {
     for (const Place& place : host.places) host_of[place.rank] = host.host;
   }
   std::map<uint32_t, std::vector<uint32_t>> by_host;
-  for (uint32_t shard = 0; shard < shards; ++shard) {
-    by_host[host_of[shard % size]].push_back(shard);
-  }
+  for (const Shard& shard : shards) by_host[host_of[shard.rank % size]].push_back(shard.rank);
   return by_host;
 }
 
@@ -79,7 +78,7 @@ std::string judge_shared(const ListedCheckpoint& listed, const Placement& placem
   for (const Shard& shard : candidate.manifest.shards) {
     if (!has(listed.shards, shard.rank)) return shard_file(shard.rank) + " is missing";
   }
-  candidate.shards_by_host = spread(placement, size, candidate.manifest.size);
+  candidate.shards_by_host = spread(placement, size, candidate.manifest.shards);
   return "";
 }
 
@@ -159,7 +158,7 @@ std::optional<ListedForeign> choose_foreign(const std::map<uint32_t, Checkpoints
 }
 
 Candidate committed_candidate(const Manifest& manifest, const Placement& placement) {
-  return {manifest.step, manifest, spread(placement, manifest.size, manifest.size)};
+  return {manifest.step, manifest, spread(placement, manifest.size, manifest.shards)};
 }
 
 std::vector<uint64_t> steps_to_prune(const std::set<uint64_t>& known,

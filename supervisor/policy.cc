@@ -133,6 +133,7 @@ void Policy::start_attempt(const Candidate* from) {
   exchanged_.clear();
   loaded_.clear();
   saves_.clear();
+  handed_in_.clear();
   forget_stalls();
   consequences_.clear();
   working_.clear();

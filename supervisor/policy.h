@@ -371,6 +371,10 @@ class Policy {
 
   void note_steps(const std::vector<RankStep>& steps);
   void commit_if_whole(uint64_t step, Save& save);
+  bool rescues() const;
+  bool can_be_rescued(const Save& save) const;
+  void rescue_when_all_told();
+  void rescue();
   void commit(uint64_t step, Save& save);
   void save_done(uint64_t step, Save& save);
   void prune();
@@ -423,6 +427,7 @@ class Policy {
   std::map<uint32_t, std::set<uint32_t>> exchanged_;       // ranks that gave theirs
   std::map<uint32_t, StateLoaded> loaded_;                 // by rank
   std::map<uint64_t, Save> saves_;
+  std::set<uint32_t> handed_in_;  // ranks that saved after the failure
 
   uint32_t next_request_ = 1;
   std::map<uint32_t, OpenRequest> requests_;

@@ -15,6 +15,8 @@ constexpr Duration kPrepareLimit = 30min;
 // A lock outlives the loss of its host until that is seen and the next attempt has taken it.
 constexpr int kSilencesInLease = 3;
 constexpr Duration kShortestLease = 2s;
+// In place of the digest of a shard that could not be written.
+constexpr const char* kNoShard = "none";
 // How often another's lock is looked at whether it is touched.
 constexpr Duration kLookAtLock = 500ms;
 }  // namespace
@@ -277,6 +279,7 @@ void Policy::said(uint32_t host, const CheckpointVerified& m, Time now) {
 
 // Of the checkpoint that the ranks are reading already.
 void Policy::verified_late(uint64_t step, const CheckpointVerified& m, Time now) {
+  rescue_when_all_told();
   if (!ranks_work()) return;
   if (!m.defects.empty()) return refuse_state(step, m.defects.front().text, now);
   if (open_requests(Request::verify) > 0) return;
@@ -324,19 +327,85 @@ void Policy::clear_drafts() {
 // ---- saves ----
 
 void Policy::said(uint32_t host, const ShardSaved& m, Time) {
-  if (!current(m.attempt) || !ranks_work() || !is_rank_of(host, m.shard.rank)) return;
+  const bool after_failure = rescues();
+  if (!current(m.attempt) || !is_rank_of(host, m.shard.rank)) return;
+  if (!ranks_work() && !after_failure) return;
   Save& save = saves_[m.step];
   save.shards.resize(job_.size);
   Shard& shard = save.shards[m.shard.rank];
-  if (!shard.digest.empty()) return;
+  if (!shard.digest.empty() && !after_failure) return;
+  if (shard.digest.empty()) ++save.reported;
   shard = m.shard;
-  if (shard.digest.empty()) shard.digest = "none";
-  if (!m.error.empty() && save.error.empty()) {
+  if (shard.digest.empty()) shard.digest = kNoShard;
+  if (!m.error.empty() && save.error.empty() && !after_failure) {
     save.error = rank_name(m.shard.rank) + ": " + m.error;
   }
-  if (m.shard.rank == 0) save.note = m.note;
-  ++save.reported;
-  commit_if_whole(m.step, save);
+  if (m.shard.rank == 0 || (after_failure && save.note.empty())) save.note = m.note;
+  if (!after_failure) return commit_if_whole(m.step, save);
+  handed_in_.insert(m.shard.rank);
+  rescue_when_all_told();
+}
+
+// ---- what is left after a failure ----
+
+// The stop under way is for a failure behind which the job goes on: what ranks hand in counts.
+bool Policy::rescues() const {
+  if (phase_ != Phase::stopping || job_.checkpoint_dir.empty()) return false;
+  switch (cause_.kind) {
+    case Cause::Kind::exited:
+    case Cause::Kind::killed:
+    case Cause::Kind::left_early:
+    case Cause::Kind::aborted:
+    case Cause::Kind::agent_ended:
+    case Cause::Kind::link_lost:
+    case Cause::Kind::host_silent:
+    case Cause::Kind::stalled:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// One rank's state is all that there is, if it is the same on all; on folders of their own, each
+// host must have one.
+bool Policy::can_be_rescued(const Save& save) const {
+  if (!save.error.empty()) return false;
+  std::vector<Shard> shards;
+  for (const Shard& shard : save.shards) {
+    if (!shard.digest.empty() && shard.digest != kNoShard) shards.push_back(shard);
+  }
+  if (shards.size() == job_.size) return true;
+  if (!serves_any_rank(shards)) return false;
+  return folder_ == FolderKind::shared ||
+         std::all_of(placement_.begin(), placement_.end(), [&](const HostPlaces& host) {
+           return std::any_of(shards.begin(), shards.end(),
+                              [&](const Shard& shard) { return host_of(shard.rank) == host.host; });
+         });
+}
+
+void Policy::rescue_when_all_told() {
+  if (!rescues() || handed_in_.empty() || open_requests(Request::verify) > 0) return;
+  const bool all =
+      std::includes(handed_in_.begin(), handed_in_.end(), working_.begin(), working_.end());
+  if (all) rescue();
+}
+
+// Commits the newest state that was handed in, and tells those who have another that it is not
+// theirs.
+void Policy::rescue() {
+  handed_in_.clear();
+  bool committed = false;
+  for (auto next = saves_.rbegin(); next != saves_.rend(); ++next) {
+    auto& [step, save] = *next;
+    const bool newer = verified_.empty() || step > *verified_.rbegin();
+    if (!committed && newer && save.commits_open == 0 && can_be_rescued(save)) {
+      committed = true;
+      commit(step, save);
+    } else if (save.commits_open == 0) {
+      send_to_active(
+          SaveResult{attempt_, step, "the ranks that are left go on from another state"});
+    }
+  }
 }
 
 void Policy::commit_if_whole(uint64_t step, Save& save) {
@@ -353,9 +422,14 @@ void Policy::commit(uint64_t step, Save& save) {
   manifest.size = job_.size;
   manifest.note = save.note;
   manifest.shards = save.shards;
-  manifest.replicated = serves_any_rank(save.shards);
+  std::erase_if(manifest.shards, [](const Shard& shard) {
+    return shard.digest.empty() || shard.digest == kNoShard;
+  });
+  manifest.rescued = manifest.shards.size() < job_.size;
+  manifest.replicated = serves_any_rank(manifest.shards);
   const std::string text = manifest_text(manifest);
   for (const HostPlaces& places : placement_) {
+    if (hosts_[places.host].link != Link::up) continue;
     ++save.commits_open;
     send(places.host, CommitCheckpoint{ask(places.host, Request::commit, step), job_.checkpoint_dir,
                                        attempt_, step, text});
@@ -381,7 +455,9 @@ void Policy::said(uint32_t host, const Performed& m, Time now) {
 void Policy::save_done(uint64_t step, Save& save) {
   send_to_active(SaveResult{attempt_, step, save.error});
   if (save.error.empty()) {
-    say(Say::Level::detail, "checkpoint of step " + std::to_string(step) + " is committed");
+    say(save.manifest.rescued ? Say::Level::info : Say::Level::detail,
+        "checkpoint of step " + std::to_string(step) + " is committed" +
+            (save.manifest.rescued ? ", by the ranks that are left" : ""));
     known_.insert(step);
     verified_.insert(step);
     rejected_.erase(step);

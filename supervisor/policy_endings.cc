@@ -185,7 +185,7 @@ void Policy::said(uint32_t host, const WorkerEnded& m, Time now) {
   const std::string text = describe_ending(m, rank_name(m.rank));
   if (phase_ != Phase::running) {
     if (!good) note_consequence(m);
-    return;
+    return rescue_when_all_told();
   }
   if (good) {
     if (++ended_ok_ == job_.size) stop_attempt(Duration::zero(), now);
@@ -364,8 +364,9 @@ void Policy::stopped_all(Time now) {
   for (const HostState& host : hosts_) {
     if (host.active) return;
   }
+  if (rescues() && !handed_in_.empty()) rescue();
   // A commit under way may be the last ranks' work.
-  if (asked_for(cause_) && open_requests(Request::commit) > 0) return;
+  if ((asked_for(cause_) || rescues()) && open_requests(Request::commit) > 0) return;
   deadline_.reset();
   count_down_.reset();
   if (cause_.kind == Cause::Kind::preempted) return preempted(now);

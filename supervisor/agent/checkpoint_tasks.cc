@@ -204,16 +204,14 @@ namespace {
 std::string find_defect(int folder, const std::string& where, const Manifest& manifest,
                         uint32_t rank) {
   const std::string file = shard_file(rank), path = where + "/" + file;
-  const auto shard = std::find_if(manifest.shards.begin(), manifest.shards.end(),
-                                  [&](const Shard& s) { return s.rank == rank; });
-  if (shard == manifest.shards.end()) return "the manifest of " + where + " does not list " + file;
+  const Shard* shard = shard_of(manifest, rank);
+  if (shard == nullptr) return "the manifest of " + where + " does not list " + file;
   struct stat st;
   if (fstatat(folder, file.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
     return path + ": " + (errno == ENOENT ? "it is missing" : "it cannot be examined");
   }
   if (!S_ISREG(st.st_mode)) return path + ": it is not a regular file";
-  const auto index = static_cast<size_t>(shard - manifest.shards.begin());
-  return error_of(verify_shard(path, expected_shard(manifest, index)));
+  return error_of(verify_shard(path, expected_shard(manifest, *shard)));
 }
 
 Result<Manifest> read_manifest(int folder, const std::string& where, uint64_t step) {

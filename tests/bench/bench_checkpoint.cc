@@ -103,8 +103,8 @@ double verify(const std::string& folder) {
   const auto manifest = hvd::parse_manifest(*text);
   if (!manifest) die(manifest.error().text);
   return seconds_of([&] {
-    const auto verified =
-        hvd::verify_shard(folder + "/" + hvd::shard_file(0), hvd::expected_shard(*manifest, 0));
+    const auto verified = hvd::verify_shard(folder + "/" + hvd::shard_file(0),
+                                            hvd::expected_shard(*manifest, manifest->shards[0]));
     if (!verified) die(verified.error().text);
   });
 }

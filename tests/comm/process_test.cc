@@ -310,8 +310,7 @@ TEST_CASE("checkpoints are saved whole and load again") {
   CHECK(manifest->replicated);
   CHECK(manifest->note == "note of rank 0");
   for (const Shard& shard : manifest->shards) {
-    CHECK(verify_shard(step + "/" + shard_file(shard.rank), expected_shard(*manifest, shard.rank))
-              .ok());
+    CHECK(verify_shard(step + "/" + shard_file(shard.rank), expected_shard(*manifest, shard)).ok());
   }
   SUBCASE("by the same number of ranks, each its own") {
     FakeAgent agent({.size = 4, .resume_from = step});

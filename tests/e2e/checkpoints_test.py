@@ -154,6 +154,36 @@ class RetentionTest(Case):
             self.assertIn(folder, run.err)
 
 
+class RescueTest(Case):
+    def test_ranks_that_are_left_save_what_they_have(self):
+        """No checkpoint but theirs: at most one step is done twice."""
+        reference = Trained(self.launch("-np", "4", *training.program(steps=60)))
+        run = self.start("-np", "4", "--checkpoint-dir", self.path("ckpt"),
+                         *training.program(steps=60, every=1000, step_ms=20), "--save-on-error", "1")
+        run.wait_for_text("step 20 loss")
+        kill(run.workers()[2].pid)
+        run.wait()
+        self.assert_code(run, 0)
+        trained = Trained(run)
+        self.assertEqual(trained.sha256, reference.sha256, str(run))
+        self.assertGreaterEqual(trained.resumed_at, 20)
+        self.assertLessEqual(trained.redone, 1, str(run))
+        self.assertIn("is committed, by the ranks that are left", run.err)
+        self.assertIn('"rescued": true', run_manifest(self.path("ckpt"), trained.resumed_at))
+
+    def test_a_stop_in_order_is_no_failure(self):
+        run = self.start("-np", "2", "--checkpoint-dir", self.path("ckpt"),
+                         *training.program(steps=10000, every=100000, step_ms=20), "--save-on-error", "1")
+        run.wait_for_text("step 20 loss")
+        kill(run.launcher, signal.SIGTERM)
+        self.assert_code(run.wait(20), 143)
+
+
+def run_manifest(folder, step):
+    with open(os.path.join(folder, f"step-{step:09d}", "manifest.json")) as f:
+        return f.read()
+
+
 class ShowTest(Interrupted):
     """hvdlaunch checkpoints DIR says what a resume would do."""
 

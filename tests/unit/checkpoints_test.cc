@@ -114,6 +114,21 @@ TEST_CASE("separate folders: every host must have the step and its ranks' shards
   CHECK(any.usable.size() == 1);
 }
 
+TEST_CASE("what ranks that were left saved serves all, by the shards there are") {
+  Manifest manifest = manifest_of(5, 4, true);
+  manifest.rescued = true;
+  manifest.shards = {manifest.shards[1], manifest.shards[3]};
+  const ListedCheckpoint one{5, manifest_text(manifest), {1, 3}};
+  const auto found = find({{0, listing({one})}}, FolderKind::shared);
+  REQUIRE(found.usable.size() == 1);
+  CHECK(found.usable[0].shards_by_host.at(0) == std::vector<uint32_t>{1});
+  CHECK(found.usable[0].shards_by_host.at(1) == std::vector<uint32_t>{3});
+  const ListedCheckpoint torn{5, manifest_text(manifest), {0, 1, 2}};
+  CHECK(find({{0, listing({torn})}}, FolderKind::shared).usable.empty());
+  manifest.rescued = false;
+  CHECK(!parse_manifest(manifest_text(manifest)).ok());
+}
+
 TEST_CASE("a step set aside is passed over without a word") {
   const auto found = find({{0, listing({listed(5, {0, 1, 2, 3}), listed(6, {0, 1, 2, 3})})}},
                           FolderKind::shared, 4, {6});

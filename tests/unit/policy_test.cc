@@ -1097,6 +1097,74 @@ TEST_CASE("a checkpoint serves any number of ranks only if no rank has arrays of
   CHECK_FALSE(parse_manifest(scene.committed[6])->replicated);
 }
 
+namespace {
+
+// What a rank that is left hands in after a failure.
+void hand_in(Scene& scene, uint32_t rank, uint64_t step, const std::string& state,
+             bool own = false) {
+  ShardSaved m;
+  m.attempt = scene.policy->attempt();
+  m.step = step;
+  m.shard = Shard{rank, 100, std::string(32, 'a'), state, own};
+  scene.say(scene.policy->host_of(rank), m);
+}
+
+const std::string kState(32, 'b');
+
+}  // namespace
+
+TEST_CASE("ranks that are left hand in their state: one is enough if it is the same on all") {
+  Scene scene(2);
+  scene.bring_up();
+  scene.save(10);
+  scene.answers_stop = false;
+  scene.ended(1, 0, SIGKILL, 25);
+  hand_in(scene, 2, 24, kState);
+  CHECK(scene.count_sent<CommitCheckpoint>() == 1);  // others may still come
+  scene.ended(0, 0, SIGTERM);
+  hand_in(scene, 3, 25, kState);
+  scene.answer();
+  CHECK(scene.count_sent<CommitCheckpoint>() == 2);
+  CHECK(scene.said_text("checkpoint of step 25 is committed, by the ranks that are left"));
+  scene.answers_stop = true;
+  for (const uint32_t host : {0u, 1u}) scene.say(host, AttemptStopped{1, 2000 + host});
+  scene.answer();
+  REQUIRE(scene.starts.size() == 4);
+  CHECK(scene.starts.back().resume_step == 25);
+}
+
+TEST_CASE("a state that differs by rank cannot be completed without the rank that is gone") {
+  Scene scene(2);
+  scene.bring_up();
+  scene.save(10);
+  scene.ended(1, 0, SIGKILL, 25);
+  SUBCASE("own arrays") {
+    for (const uint32_t rank : {0u, 2u, 3u}) hand_in(scene, rank, 25, kState, true);
+  }
+  SUBCASE("other states") {
+    hand_in(scene, 0, 25, kState);
+    hand_in(scene, 2, 25, std::string(32, 'c'));
+    hand_in(scene, 3, 25, kState);
+  }
+  SUBCASE("an older state") {
+    for (const uint32_t rank : {0u, 2u, 3u}) hand_in(scene, rank, 9, kState);
+  }
+  scene.answer();
+  CHECK(scene.count_sent<CommitCheckpoint>() == 1);
+  CHECK(scene.starts.back().resume_step == 10);
+}
+
+TEST_CASE("what was handed in counts too when its ranks could not wait for the commit") {
+  Scene scene(2);
+  scene.bring_up();
+  scene.ended(1, 0, SIGKILL, 25);
+  hand_in(scene, 0, 25, kState);
+  for (const uint32_t rank : {0u, 2u, 3u}) scene.ended(rank, 0, SIGKILL);
+  scene.answer();
+  CHECK(scene.count_sent<CommitCheckpoint>() == 1);
+  CHECK(scene.starts.back().resume_step == 25);
+}
+
 TEST_CASE("old checkpoints are pruned, the newest stay") {
   Scene scene = running(1);
   for (uint64_t step = 10; step <= 60; step += 10) scene.save(step);

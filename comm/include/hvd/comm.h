@@ -8,7 +8,8 @@
  * in the same order with the same arguments: this is checked before data moves, and a difference is
  * an error on every rank that names both sides. When a rank is lost, every collective ends within
  * milliseconds with an error that names it; from then on the communicator refuses all work but
- * hvd_abort and hvd_finalize, and the process should end so that hvdlaunch can relaunch the job.
+ * hvd_checkpoint_save, hvd_abort and hvd_finalize, and the process should end so that hvdlaunch can
+ * relaunch the job.
  *
  * Collectives and checkpoints may be called from any one thread at a time; hvd_heartbeat from any
  * thread at any time. After fork() the child may call nothing but hvd_error_string and
@@ -105,7 +106,12 @@ typedef struct hvd_array {
 /* Saves the state after `step` steps under HVD_CHECKPOINT_DIR. All ranks call it. Returns when the
  * checkpoint is committed whole, on disk, on all ranks, or with the reason why it is not; then the
  * communicator is still of use. `note` (UTF-8, may be NULL) is the program's own words, such as the
- * data position; rank 0's goes into the manifest, each rank gets its own back. */
+ * data position; rank 0's goes into the manifest, each rank gets its own back.
+ *
+ * After HVD_PEER_FAILED this is the one call that still works, for the state of the last finished
+ * step, within the grace that ranks have after a failure (hvdlaunch --failure-grace). It is
+ * committed when it is the same on all ranks, by as few as one of those that are left. The process
+ * gets TERM at the failure, and must not end of it before it has called this. */
 HVD_API hvd_result hvd_checkpoint_save(uint64_t step, const hvd_array* arrays, size_t count,
                                        const char* note);
 
