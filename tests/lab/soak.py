@@ -24,7 +24,7 @@ SPARES = ["h4", "h5"]
 RANKS = 6
 HEARTBEAT = 1.0
 EVERY = 20
-FAULTS_PER_JOB = 50
+FAULTS_PER_JOB = 100
 # An epoch is 11 steps. Long enough for the faults of a job, and little longer.
 STEPS_PER_FAULT = 33
 AGAIN = 20  # seconds; see nemesis.py
