@@ -173,7 +173,7 @@ SpawnResult spawn(const SpawnSpec& spec) {
 
   if (pid < 0) {
     return SpawnFailure{std::string("cannot start a process: ") + std::strerror(fork_errno),
-                        kExitCannotRun};
+                        kExitGaveUp};
   }
   if (report.stage != Stage::none) {
     waitpid(pid, nullptr, 0);

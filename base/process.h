@@ -31,7 +31,7 @@ struct Child {
 };
 
 // A child that could not be started: which step failed and why. The code is what a shell would
-// give: 127 not found, 126 cannot be run.
+// give: 127 not found, 126 cannot be run; and 70 where the machine has no room for a process now.
 struct SpawnFailure {
   std::string text;
   int code = kExitCannotRun;

@@ -205,6 +205,7 @@ class Policy {
     list,
     verify,
     commit,
+    prune,
     other
   };
 

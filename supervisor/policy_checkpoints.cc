@@ -319,7 +319,7 @@ void Policy::go(const Candidate* from) {
 void Policy::clear_drafts() {
   for (const HostPlaces& places : placement_) {
     send(places.host,
-         PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, attempt_, {}});
+         PruneCheckpoints{ask(places.host, Request::prune, 0), job_.checkpoint_dir, attempt_, {}});
     if (folder_ == FolderKind::shared) break;
   }
 }
@@ -442,6 +442,7 @@ void Policy::said(uint32_t host, const Performed& m, Time now) {
   if (!request) return;
   if (request->kind != Request::commit) {
     if (!m.error.empty()) say(Say::Level::warning, job_.hosts[host].name + ": " + m.error);
+    if (phase_ == Phase::stopping) stopped_all(now);
     return;
   }
   const auto found = saves_.find(request->step);
@@ -481,7 +482,7 @@ void Policy::prune() {
   }
   for (const HostPlaces& places : placement_) {
     send(places.host,
-         PruneCheckpoints{ask(places.host, Request::other, 0), job_.checkpoint_dir, 0, steps});
+         PruneCheckpoints{ask(places.host, Request::prune, 0), job_.checkpoint_dir, 0, steps});
     if (folder_ == FolderKind::shared) break;
   }
 }

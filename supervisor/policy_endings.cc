@@ -86,6 +86,12 @@ bool same_ending(const Cause& a, const Cause& b) {
          last_line(a.last_lines) == last_line(b.last_lines);
 }
 
+// The program itself cannot be run, rather than its host having no room for it now.
+bool cannot_run(const Cause& cause) {
+  return cause.kind == Cause::Kind::not_started &&
+         (cause.code == kExitCannotRun || cause.code == kExitNotFound);
+}
+
 // As the C library, Python, Go, Java and torch put it.
 bool says_address_in_use(std::string lines) {
   std::transform(lines.begin(), lines.end(), lines.begin(),
@@ -365,8 +371,10 @@ void Policy::stopped_all(Time now) {
     if (host.active) return;
   }
   if (rescues() && !handed_in_.empty()) rescue();
-  // A commit under way may be the last ranks' work.
-  if ((asked_for(cause_) || rescues()) && open_requests(Request::commit) > 0) return;
+  // A commit under way may be the last ranks' work; half of a removal would be left for ever.
+  const bool in_order = cause_.kind == Cause::Kind::none || asked_for(cause_);
+  if ((in_order || rescues()) && open_requests(Request::commit) > 0) return;
+  if (in_order && open_requests(Request::prune) > 0) return;
   deadline_.reset();
   count_down_.reset();
   if (cause_.kind == Cause::Kind::preempted) return preempted(now);
@@ -398,7 +406,7 @@ bool Policy::tries_another_port() {
 }
 
 bool Policy::may_go_on(std::string& why_not) {
-  if (cause_.kind == Cause::Kind::not_started || cause_.kind == Cause::Kind::setup) return false;
+  if (cause_.kind == Cause::Kind::setup || cannot_run(cause_)) return false;
   if (tries_another_port()) return true;
   same_endings_ = !progressed_ && own_doing(cause_) && same_ending(cause_, last_failure_)
                       ? same_endings_ + 1
@@ -455,8 +463,10 @@ void Policy::drop_unstopped(Time now) {
   }
   if (open_requests(Request::commit) > 0) {
     say(Say::Level::error, "a checkpoint was not committed in time");
-    requests_.clear();
   }
+  std::erase_if(requests_, [](const auto& r) {
+    return r.second.kind == Request::commit || r.second.kind == Request::prune;
+  });
   stopped_all(now);
 }
 

@@ -76,7 +76,7 @@ std::optional<SpawnFailure> Worker::start(const StartAttempt& start, WorkerSurro
 SpawnResult Worker::spawn_with_pipes(SpawnSpec& spec, bool input) {
   Result<Pipe> out = make_pipe(), err = make_pipe(), in = input ? make_pipe() : Pipe();
   for (const auto* pipe : {&out, &err, &in}) {
-    if (!*pipe) return SpawnFailure{pipe->error().text, kExitCannotRun};
+    if (!*pipe) return SpawnFailure{pipe->error().text, kExitGaveUp};
   }
   spec.in = in->read.get();
   spec.out = out->write.get();

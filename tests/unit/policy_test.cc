@@ -75,6 +75,18 @@ class Scene {
     }
   }
 
+  // Only what commits; what else is asked stays open.
+  void answer_commits() {
+    for (const Send& send : std::exchange(asked, {})) {
+      const auto* commit = std::get_if<CommitCheckpoint>(&send.message);
+      if (commit != nullptr) {
+        answer_one(send.host, *commit);
+      } else {
+        asked.push_back(send);
+      }
+    }
+  }
+
   void ended(uint32_t rank, int code, int signal = 0, uint64_t step = 0) {
     WorkerEnded m;
     m.attempt = policy->attempt();
@@ -1000,6 +1012,49 @@ TEST_CASE("f5: ranks that end with 0 while a failure is on its way are no succes
       REQUIRE(scene.finish() != nullptr);
       CHECK(scene.finish()->code == (host_lost ? 70 : 137));
     }
+  }
+}
+
+TEST_CASE("n25: a host that has no room for a process is no fault of the program") {
+  Scene scene = running(2);
+  WorkerEnded m;
+  m.attempt = 1;
+  m.rank = 2;
+  m.exit_code = 70;
+  m.not_started = "cannot start a process: Resource temporarily unavailable";
+  scene.say(1, m);
+  scene.answer();
+  CHECK(scene.starts.size() == 4);
+  m.attempt = 2;
+  m.exit_code = 126;
+  scene.say(1, m);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 126);
+}
+
+TEST_CASE("the end of a job waits for what is being removed on disks, to a limit") {
+  for (const bool answers : {true, false}) {
+    CAPTURE(answers);
+    Scene scene = running(1);
+    for (const uint64_t step : {10u, 20u, 30u, 40u}) scene.save(step);
+    scene.asked.clear();
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ShardSaved m;
+      m.attempt = 1;
+      m.step = 50;
+      m.shard = Shard{rank, 100, std::string(32, 'a'), std::string(32, 'b')};
+      scene.say(0, m);
+    }
+    scene.answer_commits();
+    scene.ended(0, 0);
+    scene.ended(1, 0);
+    scene.say(0, AttemptStopped{1, 1});
+    CHECK(scene.finish() == nullptr);
+    if (answers) scene.answer();
+    if (!answers) scene.pass(11s);
+    REQUIRE(scene.finish() != nullptr);
+    CHECK(scene.finish()->code == 0);
   }
 }
 
