@@ -91,7 +91,8 @@ class Faults:
         rank, pid = self.rank(run)
         if pid is None or not self.signal(pid, signal.SIGSTOP):
             return None
-        return Struck(f"rank {rank} stopped", rf"rank {rank} on h\d is stopped", within=3,
+        # In a save it is given ten times the limit.
+        return Struck(f"rank {rank} stopped", rf"rank {rank} on h\d is stopped", within=9,
                       heal=lambda: self.signal(pid, signal.SIGCONT))
 
     def kill_host_workers(self, run):

@@ -1,0 +1,152 @@
+"""Ports, descriptors and processes that run out, clocks that jump, hosts that take no files: N25, N26, N39.
+
+That a second build of hvdlaunch and another architecture are refused is in tests/ssh/bootstrap_test.cc;
+memory that runs out, in tests/e2e/endings_test.py where a cgroup can limit it."""
+
+import os
+import subprocess
+import time
+
+from nemesis import BUILD, HOSTS, RANKS, NemesisCase, kill, main, needs_lab, plain_build_only, wait_for
+
+SHIM = f"{BUILD}/tests/nemesis/libnemesis_shim.so"
+
+HOG = """
+import os, sys, time
+def limit(n):
+    with open("/proc/sys/kernel/pid_max", "w") as f:
+        f.write(str(n))
+limit(301)
+pids = []
+try:
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(1000)
+        pids.append(pid)
+except OSError:
+    print("full", flush=True)
+sys.stdin.read()
+limit(4194304)
+for pid in pids:
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+"""
+
+
+@needs_lab
+class ResourcesTest(NemesisCase):
+    def on_login(self, host, line):
+        """The shell of every login of a host begins with this line."""
+        path = f"{self.lab.state}/hosts/{host}/root/.bashrc"
+        with open(path, "w") as f:
+            f.write(line + "\n")
+        self.addCleanup(self.lab.output, host, "rm", "-f", "/root/.bashrc")
+
+    def kill_one(self, run):
+        before, rank = self.now(), self.random.randrange(RANKS)
+        kill(run.workers()[rank].pid)
+        self.assert_runs_again(before, run, time.monotonic())
+
+    def ports(self, host, first, last):
+        path = "/proc/sys/net/ipv4/ip_local_port_range"
+        self.addCleanup(self.lab.output, host, "sh", "-c", f"echo 32768 60999 >{path}")
+        self.lab.output(host, "sh", "-c", f"echo {first} {last} >{path}")
+
+    def test_n25_few_ports_are_enough_and_none_is_told(self):
+        host = self.random.choice(HOSTS)
+        self.ports(host, 50000, 50023)
+        run = self.train()
+        self.at(run, "step")
+        self.kill_one(run)
+        self.assert_invariants(run, attempts=2)
+        self.fresh()
+        # No port at all: others hold them.
+        self.ports(host, 50000, 50001)
+        taker = self.lab.popen(host, "python3", "-c", "import socket, time\n"
+                               "held = [socket.create_server(('', p)) for p in (50000, 50001)]\ntime.sleep(1000)")
+        wait_for(lambda: "0.0.0.0:50001" in self.lab.output(host, "ss", "-ltn"), 10, "the ports to be taken")
+        run = self.train("--start-timeout", "10", spares=()).wait(60)
+        taker.kill()
+        taker.wait()
+        self.assertIn(run.code, (69, 70), str(run))
+        self.assertRegex(run.err, rf"{host}.*(Address already in use|[Cc]annot assign requested address)")
+        self.assert_nothing_left()
+
+    def test_n25_few_descriptors_are_enough(self):
+        self.on_login(self.random.choice(HOSTS), "ulimit -n 64")
+        run = self.train(wrap=["prlimit", "--nofile=64:64"])
+        self.at(run, "step")
+        self.kill_one(run)
+        self.assert_invariants(run, attempts=2)
+
+    def test_n25_no_process_can_be_started(self):
+        host = self.random.choice(HOSTS)
+        run = self.train()
+        self.at(run, "step")
+        # All numbers of processes of the host are taken, until its input ends.
+        hog = self.lab.popen(host, "python3", "-c", HOG, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.assertEqual(hog.stdout.readline(), b"full\n")
+        struck = time.monotonic()
+        kill(run.workers()[2 * HOSTS.index(host) + self.random.randrange(2)].pid)
+        run.wait(60)
+        hog.stdin.close()
+        hog.wait()
+        hog.stdout.close()
+        self.tell(f"ended with {run.code} {time.monotonic() - struck:.1f} s after the fault")
+        self.assertIn("Resource temporarily unavailable", run.err)
+        if run.code == 0:  # a spare took over, or the numbers were free again
+            return self.assert_invariants(run)
+        self.assertIn(run.code, (70, 126), str(run))
+        self.assert_nothing_left()
+        self.assert_invariants(self.start("resume", "/srv/lab/ckpt"))
+
+    @plain_build_only("the sanitizers' library must come first")
+    def test_n26_clocks_jump_and_no_two_agree(self):
+        # Of one host, time since its boot is another one than the others'; of the rest, the time of day
+        # jumps while the job runs.
+        far, *jumping = self.random.sample(HOSTS, 3)
+        kill(self.lab.listener(far).pid)
+        self.addCleanup(self.lab.start_sshd, far)
+        self.lab.output(far, "sh", "-c", "unshare -T --fork --monotonic 8000000 --boottime 9000000 /usr/sbin/sshd -f "
+                                         f"{self.lab.state}/sshd_config -E /root/sshd.log </dev/null >/dev/null 2>&1")
+        self.addCleanup(lambda: kill(self.lab.listener(far).pid))
+        for host in jumping:
+            self.on_login(host, f"export LD_PRELOAD={SHIM}")
+        run = self.train(env={"LD_PRELOAD": SHIM})
+        self.at(run, "step")
+        offsets = [3600, -3600, 7200, -86400 * 365]
+        self.random.shuffle(offsets)
+        for host, offset in zip([*jumping, "head"], offsets):
+            self.jump(host, offset)
+            self.assert_goes_on(run)
+        self.kill_one(run)
+        for host in [*jumping, "head"]:
+            self.jump(host, 0)
+        self.assert_invariants(run, attempts=2)
+
+    def jump(self, host, seconds):
+        folder = f"{self.lab.shared}/break"
+        os.makedirs(folder, exist_ok=True)
+        with open(f"{folder}/clock.{host}", "w") as f:
+            f.write(f"{seconds}\n")
+
+    def test_n39_a_host_with_a_home_that_takes_nothing_and_tmp_without_execution(self):
+        host = self.random.choice(HOSTS)
+        # For the login that is: what the lab itself put there stays.
+        self.lab.output(host, "sh", "-c", "mkdir -p /root/.cache /tmp/t /run/u; mount -t tmpfs -o ro none /root/.cache; "
+                                          "mount -t tmpfs -o noexec none /tmp/t")
+        self.on_login(host, "export TMPDIR=/tmp/t XDG_RUNTIME_DIR=/run/u")
+        self.addCleanup(self.lab.output, host, "sh", "-c", "umount /root/.cache /tmp/t; rm -rf /run/u /tmp/t")
+        run = self.train()
+        self.at(run, "step")
+        self.kill_one(run)
+        self.assert_code(run.wait(), 0)
+        self.assertEqual(self.lab.output(host, "find", "/tmp/t", "/run/u", "-name", "hvdlaunch", "-type", "f").split("/")[1:3],
+                         ["run", "u"])
+        self.lab.output(host, "sh", "-c", "umount /root/.cache /tmp/t; rm -rf /run/u /tmp/t /root/.bashrc")
+        self.assert_invariants(run, attempts=2)
+
+
+if __name__ == "__main__":
+    main()
