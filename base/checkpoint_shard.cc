@@ -10,6 +10,7 @@
 #include "base/checkpoint_format_parts.h"
 #include "base/crc32c.h"
 #include "base/fd.h"
+#include "base/stale.h"
 
 namespace hvd {
 
@@ -475,7 +476,8 @@ Error name_damage(const std::string& path, const OpenShard& file, const Expected
 
 Result<OpenShard> open_shard(const std::string& path, const ExpectedShard* expected) {
   // O_NONBLOCK so that opening a FIFO nobody writes to does not wait.
-  OpenShard shard{Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), 0};
+  OpenShard shard{open_anew([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }),
+                  0};
   if (!shard.fd) return errno_error("cannot read " + path, errno);
   struct stat st;
   if (fstat(shard.fd.get(), &st) != 0) return errno_error("cannot read " + path, errno);

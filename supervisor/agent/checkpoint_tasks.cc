@@ -11,6 +11,7 @@
 
 #include "base/checkpoint_format.h"
 #include "base/fd.h"
+#include "base/stale.h"
 #include "supervisor/agent/folder.h"
 #include "supervisor/agent/foreign_layouts.h"
 
@@ -47,7 +48,8 @@ Result<Fd> open_checkpoints(const std::string& dir) {
 // A regular file of an open folder, never through a link; `where` is the folder's path.
 Result<std::string> read_file_at(int folder, const std::string& name, const std::string& where) {
   const std::string path = where + "/" + name;
-  const Fd fd(openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  const Fd fd = open_anew(
+      [&] { return openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW); });
   if (!fd && errno == ELOOP) return Error{"cannot read " + path + ": it is a link"};
   if (!fd) return errno_error("cannot read " + path, errno);
   // By the descriptor, so that what was opened is what is read.

@@ -9,6 +9,8 @@
 #include <memory>
 #include <string_view>
 
+#include "base/stale.h"
+
 namespace hvd {
 
 namespace {
@@ -40,7 +42,8 @@ Status remove_below(int parent, const std::string& name, int depth) {
 
 Fd open_folder_at(int parent, const std::string& name) {
   const int follow = parent == AT_FDCWD ? 0 : O_NOFOLLOW;
-  return Fd(openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow));
+  return open_anew(
+      [&] { return openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow); });
 }
 
 Result<std::vector<std::string>> list_folder(int folder) {
