@@ -207,8 +207,9 @@ class NemesisCase(LabCase):
         if attempts is not None:
             self.assertIn(self.attempts(run), [attempts] if isinstance(attempts, int) else attempts, str(run))
         self.samples.check(steps, reference.sha256)
-        acknowledged = Histories(self.home).check()
-        check_no_drafts(self.ckpt)
+        histories = Histories(self.home)
+        acknowledged = histories.check()
+        check_no_drafts(self.ckpt, histories.refused())
         self.assert_nothing_left()
         self.assert_newest_loads(acknowledged, reference)
 

@@ -62,10 +62,10 @@ class ResourcesTest(NemesisCase):
         self.assert_invariants(run, attempts=2)
         self.fresh()
         # No port at all: others hold them.
-        self.ports(host, 50000, 50001)
+        self.ports(host, 51000, 51001)
         taker = self.lab.popen(host, "python3", "-c", "import socket, time\n"
-                               "held = [socket.create_server(('', p)) for p in (50000, 50001)]\ntime.sleep(1000)")
-        wait_for(lambda: "0.0.0.0:50001" in self.lab.output(host, "ss", "-ltn"), 10, "the ports to be taken")
+                               "held = [socket.create_server(('', p)) for p in (51000, 51001)]\ntime.sleep(1000)")
+        wait_for(lambda: "0.0.0.0:51001" in self.lab.output(host, "ss", "-ltn"), 10, "the ports to be taken")
         run = self.train("--start-timeout", "10", spares=()).wait(60)
         taker.kill()
         taker.wait()
@@ -87,19 +87,15 @@ class ResourcesTest(NemesisCase):
         # All numbers of processes of the host are taken, until its input ends.
         hog = self.lab.popen(host, "python3", "-c", HOG, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.assertEqual(hog.stdout.readline(), b"full\n")
-        struck = time.monotonic()
-        kill(run.workers()[2 * HOSTS.index(host) + self.random.randrange(2)].pid)
-        run.wait(60)
-        hog.stdin.close()
-        hog.wait()
-        hog.stdout.close()
-        self.tell(f"ended with {run.code} {time.monotonic() - struck:.1f} s after the fault")
-        self.assertIn("Resource temporarily unavailable", run.err)
-        if run.code == 0:  # a spare took over, or the numbers were free again
-            return self.assert_invariants(run)
-        self.assertIn(run.code, (70, 126), str(run))
-        self.assert_nothing_left()
-        self.assert_invariants(self.start("resume", "/srv/lab/ckpt"))
+        try:
+            kill(run.workers()[2 * HOSTS.index(host) + self.random.randrange(2)].pid)
+            run.wait_for_text("cannot start a process: Resource temporarily unavailable")
+            self.a_while(1)
+        finally:
+            hog.stdin.close()
+            hog.wait()
+            hog.stdout.close()
+        self.assert_invariants(run, attempts=range(3, 6))
 
     @plain_build_only("the sanitizers' library must come first")
     def test_n26_clocks_jump_and_no_two_agree(self):
@@ -134,17 +130,18 @@ class ResourcesTest(NemesisCase):
     def test_n39_a_host_with_a_home_that_takes_nothing_and_tmp_without_execution(self):
         host = self.random.choice(HOSTS)
         # For the login that is: what the lab itself put there stays.
-        self.lab.output(host, "sh", "-c", "mkdir -p /root/.cache /tmp/t /run/u; mount -t tmpfs -o ro none /root/.cache; "
-                                          "mount -t tmpfs -o noexec none /tmp/t")
+        self.lab.output(host, "sh", "-c", "mkdir -p /root/.cache /tmp/t /run/u; mount -t tmpfs -o ro none "
+                                          "/root/.cache; mount -t tmpfs -o noexec none /tmp/t")
         self.on_login(host, "export TMPDIR=/tmp/t XDG_RUNTIME_DIR=/run/u")
-        self.addCleanup(self.lab.output, host, "sh", "-c", "umount /root/.cache /tmp/t; rm -rf /run/u /tmp/t")
+        self.addCleanup(self.lab.output, host, "sh", "-c", "umount /root/.cache /tmp/t; rm -rf /run/u /tmp/t "
+                                                          "/run/mount; true")
         run = self.train()
         self.at(run, "step")
         self.kill_one(run)
         self.assert_code(run.wait(), 0)
-        self.assertEqual(self.lab.output(host, "find", "/tmp/t", "/run/u", "-name", "hvdlaunch", "-type", "f").split("/")[1:3],
-                         ["run", "u"])
-        self.lab.output(host, "sh", "-c", "umount /root/.cache /tmp/t; rm -rf /run/u /tmp/t /root/.bashrc")
+        pushed = self.lab.output(host, "find", "/tmp/t", "/run/u", "-name", "hvdlaunch", "-type", "f")
+        self.assertRegex(pushed, "^/run/u/")
+        self.lab.output(host, "sh", "-c", "umount /root/.cache /tmp/t; rm -rf /run/u /tmp/t /run/mount /root/.bashrc")
         self.assert_invariants(run, attempts=2)
 
 

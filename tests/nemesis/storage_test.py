@@ -78,13 +78,16 @@ class StorageTest(NemesisCase):
         self.assert_invariants(run)
 
     def test_n30_a_small_disk_that_is_really_full(self):
-        # Room for about two checkpoints of 0.5 MB each on every host, which has its own.
+        # Every host has its own, with room for less than it is to keep.
         for host in HOSTS:
             self.lab.output(host, "sh", "-c", "mkdir -p /root/ckpt; mount -t tmpfs -o size=160k none /root/ckpt")
             self.addCleanup(self.lab.output, host, "sh", "-c", "umount /root/ckpt; rm -rf /root/ckpt /run/mount")
-        run = self.train("--checkpoint-keep", "2", ckpt="/root/ckpt", spares=()).wait(90)
-        self.assertNotEqual(run.code, 0, str(run))
+        run = self.train("--checkpoint-keep", "2", "--max-restarts", "2", ckpt="/root/ckpt", spares=()).wait(60)
         self.assertIn("No space left on device", run.err)
+        if run.code == 0:
+            self.samples.check(STEPS, self.reference().sha256)
+        else:
+            self.assertIn(run.code, (1, 70), str(run))
         for host in HOSTS:
             self.lab.output(host, "rm", "-rf", "/run/mount")
         self.assert_nothing_left()
@@ -118,7 +121,6 @@ class StorageTest(NemesisCase):
         if os.path.exists(f"{newest}/late"):
             os.rename(f"{newest}/late", f"{newest}/manifest.json")
         self.assert_code(run.wait(), 0)
-        self.assertRegex(run.err, "step-0*[0-9]+")
         self.samples.check(STEPS, self.reference().sha256)
         self.assert_nothing_left()
 

@@ -194,7 +194,7 @@ class WorkersTest(NemesisCase):
                 return not_run(self, "a PID namespace has no pid_max of its own here")
         # Short-lived strangers by the thousand; each tells of a signal.
         storm = self.lab.popen(host, "sh", "-c", "n=0; while [ ! -e /srv/lab/marks/calm ]; do sh -c : || echo hit $? "
-                                                 ">>/srv/lab/marks/hits; n=$((n+1)); done; echo $n >/srv/lab/marks/storm")
+                               ">>/srv/lab/marks/hits; n=$((n+1)); done; echo $n >/srv/lab/marks/storm")
         run = self.train()
         for steps in (20, 45, 70):
             self.wait_for_steps(run, steps)
