@@ -28,7 +28,8 @@ constexpr size_t kMostNoise = 64u << 10;
 // what runs.
 //
 // p says why a folder is no good (nothing if it is): not ours, not writable, full, or on a file
-// system without execution, which an empty program tells.
+// system without execution, which an empty program tells. What a command says counts only when it
+// fails (q): where LD_PRELOAD or a locale is not to be had, all of them complain.
 constexpr std::string_view kScript =
     "umask 077; set -f; B=@BUILD@; "
     "f() { case $1 in "
@@ -44,17 +45,19 @@ constexpr std::string_view kScript =
     "x=$(getconf GNU_LIBC_VERSION 2>/dev/null) || x=$(ldd --version 2>&1 | head -n 1); "
     "echo; echo hvdlaunch-agent-need $(uname -m) ${x:-unknown}; "
     "read -r n h || exit 1; "
-    "p() { mkdir -p \"$D\" 2>&1 || return; "
+    "q() { m=$(\"$@\" 2>&1) || { echo $m; false; }; }; "
+    "p() { q mkdir -p \"$D\" || return; "
     "o \"$d\" && o \"$D\" || { echo $D is not ours; return; }; "
-    "chmod 700 \"$d\" \"$D\" 2>&1 || return; "
-    "p=$(mktemp \"$D/try.XXXXXX\" 2>&1) || { echo $p; return; }; "
-    "{ chmod 700 \"$p\" && \"$p\" && head -c $n /dev/zero >\"$p\"; } 2>&1; rm -f \"$p\"; }; "
+    "q chmod 700 \"$d\" \"$D\" || return; "
+    "p=$(mktemp \"$D/try.XXXXXX\" 2>/dev/null) || { mktemp \"$D/try.XXXXXX\" 2>&1; return; }; "
+    "z() { chmod 700 \"$p\" && \"$p\" && head -c $n /dev/zero >\"$p\"; }; "
+    "q z; rm -f \"$p\"; }; "
     "w=; for i in 1 2 3 4; do test $i = 4 && e $w; f $i; m=$(p); test -z \"$m\" && break; "
     "w=\"$w${w:+; }$m\"; done; "
-    "t=$(mktemp \"$D/new.XXXXXX\" 2>&1) || e $t; "
+    "t=$(mktemp \"$D/new.XXXXXX\" 2>/dev/null) || e $(mktemp \"$D/new.XXXXXX\" 2>&1); "
     "c() { rm -f \"$t\"; }; trap c 0; trap \"exit 1\" 1 2 13 15; "
     "m=$( { head -c $n >\"$t\"; } 2>&1) || e $t: $m; "
-    "exec 9<\"$t\"; s=$(sha256sum <&9 2>&1) || e sha256sum: $s; "
+    "exec 9<\"$t\"; s=$(sha256sum <&9 2>/dev/null) || e sha256sum: $(sha256sum <&9 2>&1); "
     "test \"${s%% *}\" = \"$h\" || e $t arrived damaged; "
     "m=$(chmod 700 \"$t\" 2>&1) || e $m; "
     "m=$(/proc/self/fd/9 --version 2>&1 </dev/null) || e it cannot be run there: $m; "

@@ -3,6 +3,7 @@ what a launch leaves on them."""
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -126,6 +127,13 @@ class SshTest(LabCase):
         with open(rc, "w") as f:
             f.write("echo Welcome to h1; echo 'hvdlaunch is fun' >&2\n")
         self.addCleanup(os.unlink, rc)
+        run = self.launch("-np", "1", "-H", "h1:1", "hostname")
+        self.assert_code(run, 0)
+        self.assertEqual(lines_of(run.out), [(0, "h1")])
+        # Every command complains there, also those that bring the agent.
+        with open(rc, "w") as f:
+            f.write("export LD_PRELOAD=/no/such/library.so\n")
+        shutil.rmtree(f"{self.lab.state}/hosts/h1/root/.cache/hvdlaunch")
         run = self.launch("-np", "1", "-H", "h1:1", "hostname")
         self.assert_code(run, 0)
         self.assertEqual(lines_of(run.out), [(0, "h1")])
