@@ -26,7 +26,8 @@ Result<Shard> write_draft(const CheckpointPlace& place, const std::string& draft
   if (!made) return made.error();
   const ShardIdentity identity{place.job, place.attempt, step, place.rank, place.size};
   Result<Shard> shard = write_shard(draft + "/" + shard_file(place.rank), identity, note, arrays);
-  if (!shard) return shard;
+  // Alone, the folder is synced with the manifest in it.
+  if (!shard || place.agent == nullptr) return shard;
   const Status synced = sync_folder(draft);
   if (!synced) return synced.error();
   return shard;

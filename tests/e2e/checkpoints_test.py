@@ -146,7 +146,7 @@ class RetentionTest(Case):
         self.assert_code(run, 0)
         self.assertTrue(os.path.exists(os.path.join(other, "notes.txt")))
 
-    def test_nothing_to_resume(self):
+    def test_k4_nothing_to_resume(self):
         os.mkdir(self.path("empty"))
         for folder in (self.path("empty"), self.path("missing")):
             run = self.launch("resume", folder, timeout=20)

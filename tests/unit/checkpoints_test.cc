@@ -47,7 +47,7 @@ CheckpointsListed listing(std::vector<ListedCheckpoint> found) {
 
 }  // namespace
 
-TEST_CASE("newest is the highest number, not the last name") {
+TEST_CASE("k3: newest is the highest number, not the last name") {
   const auto found = find({{0, listing({listed(960000, {0, 1, 2, 3}), listed(1080000, {0, 1, 2, 3}),
                                         listed(90, {0, 1, 2, 3})})}},
                           FolderKind::shared);
@@ -92,7 +92,7 @@ TEST_CASE("another number of ranks needs state that is the same on all") {
         std::string::npos);
 }
 
-TEST_CASE("separate folders: every host must have the step and its ranks' shards") {
+TEST_CASE("k5: separate folders: every host must have the step and its ranks' shards") {
   const auto whole = find({{0, listing({listed(5, {0, 1})})}, {1, listing({listed(5, {2, 3})})}},
                           FolderKind::separate);
   REQUIRE(whole.usable.size() == 1);

@@ -465,7 +465,7 @@ TEST_CASE("a checkpoint that was damaged since is left while the ranks start fro
   CHECK(scene.pruned.empty());
 }
 
-TEST_CASE("with no whole checkpoint left the job ends rather than starting over") {
+TEST_CASE("k4: with no whole checkpoint left the job ends rather than starting over") {
   Scene scene = running(2);
   scene.save(50);
   scene.corrupt.insert(50);
@@ -705,7 +705,7 @@ TEST_CASE("kills from outside are no crash loop") {
   CHECK(scene.finish() == nullptr);
 }
 
-TEST_CASE("a checkpoint whose readers crash twice is set aside") {
+TEST_CASE("k2: a checkpoint whose readers crash twice is set aside") {
   Scene scene = running(1);
   scene.save(50);
   scene.save(100);
