@@ -373,7 +373,10 @@ void Policy::stopped_all(Time now) {
   if (rescues() && !handed_in_.empty()) rescue();
   // A commit under way may be the last ranks' work; half of a removal would be left for ever.
   const bool in_order = cause_.kind == Cause::Kind::none || asked_for(cause_);
-  if ((in_order || rescues()) && open_requests(Request::commit) > 0) return;
+  if ((in_order || rescues()) && open_requests(Request::commit) > 0) {
+    if (!deadline_) deadline_ = now + kStopMargin;
+    return;
+  }
   if (in_order && open_requests(Request::prune) > 0) return;
   deadline_.reset();
   count_down_.reset();

@@ -1220,6 +1220,24 @@ TEST_CASE("what was handed in counts too when its ranks could not wait for the c
   CHECK(scene.starts.back().resume_step == 25);
 }
 
+TEST_CASE("a commit of what was handed in is waited for, and not for ever") {
+  Scene scene(2);
+  scene.bring_up();
+  scene.answers_stop = false;
+  scene.ended(1, 0, SIGKILL, 25);
+  hand_in(scene, 0, 25, kState);
+  scene.say(0, AttemptStopped{1, 2000});
+  CHECK(scene.count_sent<CommitCheckpoint>() == 0);  // ranks of the other host may still come
+  scene.pass(20s);
+  CHECK(scene.said_text("h2 did not stop its ranks in time"));
+  CHECK(scene.count_sent<CommitCheckpoint>() == 1);
+  CHECK(scene.policy->next_deadline().has_value());
+  scene.pass(20s);
+  CHECK(scene.said_text("a checkpoint was not committed in time"));
+  CHECK(scene.finish() == nullptr);
+  CHECK(scene.policy->next_deadline().has_value());
+}
+
 TEST_CASE("old checkpoints are pruned, the newest stay") {
   Scene scene = running(1);
   for (uint64_t step = 10; step <= 60; step += 10) scene.save(step);
