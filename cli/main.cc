@@ -148,6 +148,12 @@ int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   return run(std::move(*job));
 }
 
+int report(const ReportCommand& command) {
+  const ReportShown shown = show_report(command);
+  if (!shown.error.empty()) return fail(shown.error, shown.code);
+  return print(shown.text);
+}
+
 int checkpoints(const CheckpointsCommand& command) {
   const CheckpointsShown shown = show_checkpoints(command);
   if (!shown.error.empty()) fail(shown.error, 0);
@@ -197,6 +203,7 @@ int run_command(const std::vector<std::string>& words) {
   if (!command) return fail(command.error().text, kExitUsage);
   if (auto* c = std::get_if<RunCommand>(&*command)) return run(std::move(*c));
   if (auto* c = std::get_if<ResumeCommand>(&*command)) return resume(*c, around);
+  if (auto* c = std::get_if<ReportCommand>(&*command)) return report(*c);
   if (auto* c = std::get_if<CheckpointsCommand>(&*command)) return checkpoints(*c);
   if (auto* c = std::get_if<StacksCommand>(&*command)) return stacks(*c);
   return print(std::get<PrintCommand>(*command).text);

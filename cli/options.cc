@@ -19,8 +19,8 @@ namespace hvd {
 namespace {
 
 // First words that will mean something in a later version.
-constexpr std::array<std::string_view, 8> kReserved = {"check", "status", "logs",     "stop",
-                                                       "drain", "attach", "add-host", "report"};
+constexpr std::array<std::string_view, 7> kReserved = {"check", "status", "logs",    "stop",
+                                                       "drain", "attach", "add-host"};
 
 // The command line before values are looked at.
 struct Line {
@@ -258,7 +258,8 @@ Result<Command> parse_stacks(const std::vector<std::string>& words) {
 std::string take_command_word(std::vector<std::string>& words) {
   if (words.empty()) return "run";
   const std::string& first = words.front();
-  const std::array<std::string_view, 4> commands = {"run", "resume", "checkpoints", "stacks"};
+  const std::array<std::string_view, 5> commands = {"run", "resume", "checkpoints", "stacks",
+                                                    "report"};
   const bool known = std::find(commands.begin(), commands.end(), first) != commands.end();
   const bool alone = words.size() == 1 && (first == "help" || first == "version");
   if (!known && !alone) return "run";
@@ -302,6 +303,12 @@ Result<Command> parse_command(const std::vector<std::string>& all_words,
     return Error{"the command '" + all_words[0] +
                  "' is not in this version; a program of that name is run by hvdlaunch -- " +
                  all_words[0]};
+  }
+  if (word == "report") {
+    if (words == std::vector<std::string>{"--help"}) return Command(PrintCommand{usage_text()});
+    auto command = parse_report(words);
+    if (!command) return command.error();
+    return Command(std::move(*command));
   }
   if (word == "checkpoints") {
     if (words == std::vector<std::string>{"--help"}) return Command(PrintCommand{usage_text()});

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/checkpoints.h"
+#include "cli/report_command.h"
 #include "cli/settings.h"
 #include "launcher/hosts.h"
 #include "launcher/launch.h"
@@ -58,8 +59,8 @@ struct PrintCommand {
   std::string text;
 };
 
-using Command =
-    std::variant<RunCommand, ResumeCommand, CheckpointsCommand, StacksCommand, PrintCommand>;
+using Command = std::variant<RunCommand, ResumeCommand, CheckpointsCommand, StacksCommand,
+                             ReportCommand, PrintCommand>;
 
 // `words` are those of argv after the program's name. An error is for stderr, with exit code 2.
 Result<Command> parse_command(const std::vector<std::string>& words,

@@ -32,15 +32,15 @@ std::string usage_text() {
       "       hvdlaunch resume CKPT_DIR [OPTIONS] [-- PROGRAM [ARGS...]]\n"
       "       hvdlaunch checkpoints CKPT_DIR [--verify] [--prune] [--json]\n"
       "       hvdlaunch stacks [JOB]\n"
+      "       hvdlaunch report RUN_DIR|JOB [--json]\n"
       "\n"
       "Starts PROGRAM once per rank on all hosts, over SSH, and watches it to the end: when a "
       "rank\n"
       "or a host fails, all ranks are started again from the newest complete checkpoint.\n"
       "`resume` goes on with a job whose launcher is gone; options replace what it was started\n"
       "with. `checkpoints` shows what is in a folder, what of it is whole, and what would be\n"
-      "resumed; `stacks` where the ranks of a running job wait. Options end at PROGRAM or at "
-      "`--`;\n"
-      "everything after belongs to PROGRAM.\n";
+      "resumed; `stacks` where the ranks of a running job wait; `report` what became of a job.\n"
+      "Options end at PROGRAM or at `--`; everything after belongs to PROGRAM.\n";
   std::string group;
   for (const Option& option : options()) {
     if (*option.group == '\0') continue;

@@ -1,5 +1,6 @@
 #include "launcher/event_log.h"
 
+#include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -195,44 +196,6 @@ const char* name(HostEnd end) {
   return "silent";
 }
 
-const char* name(Cause::Kind kind) {
-  switch (kind) {
-    case Cause::Kind::none:
-      return "none";
-    case Cause::Kind::exited:
-      return "exited";
-    case Cause::Kind::killed:
-      return "killed";
-    case Cause::Kind::not_started:
-      return "not-started";
-    case Cause::Kind::left_early:
-      return "left-early";
-    case Cause::Kind::aborted:
-      return "aborted";
-    case Cause::Kind::agent_ended:
-      return "agent-ended";
-    case Cause::Kind::link_lost:
-      return "link-lost";
-    case Cause::Kind::host_silent:
-      return "host-silent";
-    case Cause::Kind::stalled:
-      return "stalled";
-    case Cause::Kind::bad_state:
-      return "bad-state";
-    case Cause::Kind::user:
-      return "user";
-    case Cause::Kind::wall_time:
-      return "wall-time";
-    case Cause::Kind::preempted:
-      return "preempted";
-    case Cause::Kind::output:
-      return "output";
-    case Cause::Kind::setup:
-      break;
-  }
-  return "setup";
-}
-
 struct Lines {
   Duration at;
 
@@ -292,7 +255,7 @@ struct Lines {
   }
   std::string operator()(const Finish& a) const {
     Json j = line("finish", at);
-    j.update({{"code", a.code}, {"cause", name(a.cause.kind)}, {"text", a.cause.text}});
+    j.update({{"code", a.code}, {"cause", cause_word(a.cause.kind)}, {"text", a.cause.text}});
     return dump(j);
   }
 };
@@ -312,7 +275,38 @@ std::string log_line(const Action& action, Duration at) {
   return std::visit(Lines{at}, action);
 }
 
-std::string report_json(const Job& job, const Finish& finish, Duration wall) {
+namespace {
+
+Json times_json(const SpentTimes& times) {
+  Json j = Json::object();
+  for (size_t i = 0; i < times.size(); ++i) {
+    std::string name = spent_name(static_cast<Spent>(i));
+    std::replace(name.begin(), name.end(), ' ', '_');
+    j[name] = seconds(times[i]);
+  }
+  return j;
+}
+
+Json history_json(const RunAccount& account) {
+  Json attempts = Json::array();
+  for (const AttemptAccount& one : account.attempts) {
+    attempts.push_back({{"attempt", one.number},
+                        {"began", seconds(one.began)},
+                        {"ended", seconds(one.ended)},
+                        {"ending", one.kind.empty() ? "well" : one.kind},
+                        {"text", one.ending},
+                        {"first_step", one.first_step},
+                        {"last_step", one.last_step},
+                        {"steps_lost", one.steps_lost},
+                        {"seconds", times_json(one.spent)}});
+  }
+  return attempts;
+}
+
+}  // namespace
+
+std::string report_json(const Job& job, const Finish& finish, Duration wall,
+                        const std::vector<std::string>& told) {
   Json j = {{"job", job.id},
             {"exit_code", finish.code},
             {"origin", finish.from_worker ? "worker" : "hvdlaunch"},
@@ -320,10 +314,15 @@ std::string report_json(const Job& job, const Finish& finish, Duration wall) {
             {"attempts", finish.attempts},
             {"reached_step", finish.reached_step},
             {"wall_seconds", seconds(wall)}};
+  if (finish.account.goodput) j["goodput"] = *finish.account.goodput;
+  j["steps_lost"] = finish.account.steps_lost;
+  j["seconds"] = times_json(finish.account.spent);
+  j["seconds"]["unsaved"] = seconds(finish.account.unsaved);
+  j["history"] = history_json(finish.account);
   if (!finish.consequences.empty()) j["consequences"] = finish.consequences;
   if (finish.newest_step) j["newest_checkpoint_step"] = *finish.newest_step;
   if (!finish.foreign_path.empty()) j["foreign_checkpoint"] = finish.foreign_path;
-  Json cause = {{"kind", name(finish.cause.kind)}, {"text", finish.cause.text}};
+  Json cause = {{"kind", cause_word(finish.cause.kind)}, {"text", finish.cause.text}};
   if (finish.cause.rank) cause["rank"] = *finish.cause.rank;
   if (finish.cause.signal == SIGKILL && finish.cause.kind == Cause::Kind::killed) {
     cause["killed_for_memory"] = finish.cause.killer == Killer::memory    ? "yes"
@@ -332,6 +331,7 @@ std::string report_json(const Job& job, const Finish& finish, Duration wall) {
   }
   if (finish.cause.host) cause["host"] = job.hosts[*finish.cause.host].name;
   j["cause"] = cause;
+  j["told"] = told;
   return dump(j);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/time.h"
 #include "supervisor/policy.h"
@@ -16,7 +17,9 @@ std::string opening_line(const std::string& job, Time started);
 std::string log_line(const Event& event, Duration at);
 std::string log_line(const Action& action, Duration at);
 
-// The end of a job as JSON: exit code, who it came from, cause, attempts.
-std::string report_json(const Job& job, const Finish& finish, Duration wall);
+// The end of a job as JSON: exit code, who it came from, cause, attempts, where the time went.
+// `told`: what the user reads of it.
+std::string report_json(const Job& job, const Finish& finish, Duration wall,
+                        const std::vector<std::string>& told);
 
 }  // namespace hvd

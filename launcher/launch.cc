@@ -485,7 +485,8 @@ std::string Launch::not_written() const {
 }
 
 void Launch::report() {
-  history_.add_report(report_json(job_, *finish_, now() - started_));
+  history_.add_report(
+      report_json(job_, *finish_, now() - started_, report_texts(job_, *finish_, 0)));
   for (const std::string& text : report_texts(job_, *finish_, settings_.verbosity)) tell(text);
 }
 

@@ -50,6 +50,44 @@ const char* reason_word(const Cause& cause) {
 
 }  // namespace
 
+const char* cause_word(Cause::Kind kind) {
+  switch (kind) {
+    case Cause::Kind::none:
+      return "none";
+    case Cause::Kind::exited:
+      return "exited";
+    case Cause::Kind::killed:
+      return "killed";
+    case Cause::Kind::not_started:
+      return "not-started";
+    case Cause::Kind::left_early:
+      return "left-early";
+    case Cause::Kind::aborted:
+      return "aborted";
+    case Cause::Kind::agent_ended:
+      return "agent-ended";
+    case Cause::Kind::link_lost:
+      return "link-lost";
+    case Cause::Kind::host_silent:
+      return "host-silent";
+    case Cause::Kind::stalled:
+      return "stalled";
+    case Cause::Kind::bad_state:
+      return "bad-state";
+    case Cause::Kind::user:
+      return "user";
+    case Cause::Kind::wall_time:
+      return "wall-time";
+    case Cause::Kind::preempted:
+      return "preempted";
+    case Cause::Kind::output:
+      return "output";
+    case Cause::Kind::setup:
+      break;
+  }
+  return "setup";
+}
+
 Policy::Policy(const Job& job, Placement placement, uint64_t seed)
     : job_(job),
       placement_(std::move(placement)),
@@ -64,6 +102,7 @@ Policy::Policy(const Job& job, Placement placement, uint64_t seed)
 }
 
 Actions Policy::start(Time now) {
+  times_.start(reached_step_, now);
   if (job_.wall_time) wall_stop_ = now + plan_wall_time(*job_.wall_time, job_.grace).stop_after;
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
     if (!holds_ranks(host) && !hosts_[host].spare) continue;
@@ -75,8 +114,29 @@ Actions Policy::start(Time now) {
 }
 
 Actions Policy::step(const Event& event, Time now) {
-  if (phase_ != Phase::done) std::visit([&](const auto& e) { on(e, now); }, event);
+  if (phase_ == Phase::done) return {};
+  times_.advance(now);
+  std::visit([&](const auto& e) { on(e, now); }, event);
+  account_phase();
   return std::exchange(out_, {});
+}
+
+void Policy::account_phase() {
+  switch (phase_) {
+    case Phase::gathering:
+      return times_.enter(Spent::connecting);
+    case Phase::proving:
+      return times_.enter(Spent::proving);
+    case Phase::preparing:
+      return times_.enter(Spent::preparing);
+    case Phase::stopping:
+      return times_.enter(Spent::stopping);
+    case Phase::backing_off:
+      return times_.enter(Spent::backing_off);
+    case Phase::running:
+    case Phase::done:
+      return;
+  }
 }
 
 std::optional<Time> Policy::next_deadline() const {
@@ -143,6 +203,7 @@ void Policy::start_attempt(const Candidate* from) {
   reached_at_start_ = reached_step_;
   cause_ = Cause{};
   phase_ = Phase::running;
+  times_.attempt_begins(attempt_, resume_step);
   deadline_.reset();
   for (const HostPlaces& places : placement_) {
     hosts_[places.host].active = true;
@@ -237,6 +298,7 @@ void Policy::said(uint32_t host, const ForeignCheckpoint& m, Time) {
   if (!current(m.attempt) || !is_rank_of(host, m.rank)) return;
   foreign_ = m;
   committed_ever_ = true;
+  times_.saved(m.step);
   note_saved();
   say(Say::Level::detail,
       "the program's checkpoint at step " + std::to_string(m.step) + " is " + m.path);
@@ -247,7 +309,10 @@ void Policy::said(uint32_t host, const AgentNotice& m, Time) {
 }
 
 void Policy::note_steps(const std::vector<RankStep>& steps) {
-  for (const RankStep& one : steps) reached_step_ = std::max(reached_step_, one.step);
+  for (const RankStep& one : steps) {
+    times_.reached(one.step);
+    reached_step_ = std::max(reached_step_, one.step);
+  }
   if (reached_step_ <= reached_at_start_ || progressed_) return;
   progressed_ = true;
   budget_.refill();

@@ -52,6 +52,7 @@
 #include "supervisor/placement.h"
 #include "supervisor/restart_budget.h"
 #include "supervisor/stalls.h"
+#include "supervisor/time_account.h"
 
 namespace hvd {
 
@@ -157,6 +158,7 @@ struct Cause {
   bool saved = false;      // of stops in order: a checkpoint was committed while the ranks stopped
   std::string text;        // a sentence
   std::string last_lines;  // of the rank's stderr
+  Duration unnoticed{};    // how long it had gone on when it was found
 };
 
 // The job is over. Output still on its way is printed first.
@@ -169,6 +171,7 @@ struct Finish {
   std::optional<uint64_t> newest_step;  // of whole checkpoints of ours
   std::string foreign_path;             // of the program's own newest one; empty: none
   uint64_t reached_step = 0;
+  RunAccount account;
 };
 
 using Action = std::variant<Connect, Drop, Send, HostFailed, Say, Finish>;
@@ -370,6 +373,7 @@ class Policy {
   void drop_unstopped(Time now);
   void finish_with_cause();
 
+  void account_phase();
   void note_steps(const std::vector<RankStep>& steps);
   void commit_if_whole(uint64_t step, Save& save);
   bool rescues() const;
@@ -467,6 +471,7 @@ class Policy {
   std::optional<Time> stacks_until_;  // at the latest
   std::set<uint32_t> stacks_asked_;   // hosts that did not answer yet
 
+  TimeAccount times_;
   uint64_t reached_step_ = 0;
   uint64_t reached_at_start_ = 0;
   bool progressed_ = false;  // in this attempt
@@ -485,6 +490,9 @@ struct WallPlan {
   Duration grace;
 };
 WallPlan plan_wall_time(Duration wall, Duration grace);
+
+// "host-silent", for logs and reports.
+const char* cause_word(Cause::Kind kind);
 
 // Exit code of a job that ends by this cause.
 int exit_code_of(const Cause& cause);

@@ -464,6 +464,7 @@ void Policy::save_done(uint64_t step, Save& save) {
     rejected_.erase(step);
     trusted_ = committed_candidate(save.manifest, placement_);
     committed_ever_ = had_checkpoint_ = true;
+    times_.saved(step);
     note_saved();
     prune();
   } else {

@@ -351,6 +351,8 @@ void Policy::fail(Cause cause, Time now) {
 
 void Policy::stop_attempt(Duration grace, Time now) {
   phase_ = Phase::stopping;
+  const bool well = cause_.kind == Cause::Kind::none;
+  times_.attempt_ends(well ? "" : cause_word(cause_.kind), cause_.text, cause_.unnoticed);
   forget_stalls();
   deadline_ = now + grace + kStopMargin;
   kill_at_ = now + grace;
@@ -488,6 +490,7 @@ void Policy::finish_with_cause() {
   if (!verified_.empty()) finish.newest_step = *verified_.rbegin();
   if (foreign_) finish.foreign_path = foreign_->path;
   finish.reached_step = reached_step_;
+  finish.account = times_.account(finish.code != 0);
   out_.push_back(std::move(finish));
 }
 

@@ -68,6 +68,7 @@ void Policy::on(const HostDown& event, Time now) {
   Cause cause;
   cause.host = event.host;
   cause.text = event.reason;
+  if (event.end == HostEnd::silent) cause.unnoticed = job_.silence;
   cause.kind = event.end == HostEnd::lost     ? Cause::Kind::link_lost
                : event.end == HostEnd::silent ? Cause::Kind::host_silent
                                               : Cause::Kind::agent_ended;

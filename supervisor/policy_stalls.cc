@@ -71,6 +71,7 @@ void Policy::judge_stall(Time now) {
   }
   Cause cause;
   cause.kind = Cause::Kind::stalled;
+  cause.unnoticed = quiet;
   cause.text = text;
   if (suspect) {
     cause.rank = suspect->rank;

@@ -1,5 +1,7 @@
 """What is done about failures beside a plain relaunch: hosts that are taken away."""
 
+import glob
+import json
 import os
 import signal
 
@@ -68,6 +70,48 @@ class HostsTest(PolicyCase):
         self.assert_code(later, 0)
         self.assertRegex(later.err, r"b failed once in runs of the last day, last at \S+ \S+: .*b")
         self.assertNotIn("d failed", later.err)
+
+
+class ReportTest(PolicyCase):
+    def test_the_report_says_where_the_time_went(self):
+        run = self.start(*self.hosts(["a", "b"]), "--checkpoint-dir", self.path("ckpt"),
+                         *training.program(step_ms=20))
+        training.wait_for_checkpoints(run, self.path("ckpt"), 2)
+        folder = glob.glob(self.path("home/state/hvdlaunch/jobs/*"))[0]
+        so_far = self.launch("report", folder)
+        self.assert_code(so_far, 0)
+        self.assertRegex(so_far.out, r"^no report was left: .*\nattempt 1 started at \S+ s\n$")
+        kill(run.workers()[1].pid)
+        self.assert_code(run.wait(), 0)
+        self.assertRegex(run.err, r"(?m)^hvdlaunch:   1, from \S+ s to \S+ s: rank 1 on b was killed by SIGKILL")
+        self.assertRegex(run.err, r"(?m)^hvdlaunch: time: \S+ s, of which \d+ % went into steps that were kept; ")
+
+        printed = self.launch("report", os.path.basename(folder), "--json")
+        self.assert_code(printed, 0)
+        report = json.loads(printed.out)
+        self.assertEqual((report["origin"], report["exit_code"], report["attempts"]), ("hvdlaunch", 0, 2))
+        first, second = report["history"]
+        self.assertEqual((first["ending"], second["ending"]), ("killed", "well"))
+        self.assertGreaterEqual(second["first_step"], 2 * training.EVERY)
+        self.assertEqual(first["steps_lost"], first["last_step"] - second["first_step"])
+        self.assertEqual(second["last_step"], training.STEPS)
+        self.assertGreater(report["goodput"], 0.2, printed.out)
+        self.assertLess(report["goodput"], 1, printed.out)
+        spent = {name: t for name, t in report["seconds"].items() if name != "unsaved"}
+        self.assertAlmostEqual(sum(spent.values()), report["wall_seconds"], delta=0.5)
+        self.assertAlmostEqual(sum(sum(one["seconds"].values()) for one in report["history"]),
+                               sum(spent.values()), delta=0.01)
+        told = self.launch("report", folder)
+        self.assert_code(told, 0)
+        self.assertIn(run.err[run.err.index("finished after"):].replace("hvdlaunch: ", ""), told.out)
+
+    def test_a_report_that_is_not_there_and_words_it_does_not_know(self):
+        for words, code, part in ((["nothing"], 3, "there is no history of a job in"),
+                                  ([], 2, "no job is named"), (["a", "b"], 2, "unexpected word 'b'"),
+                                  (["--yaml"], 2, "unknown option '--yaml' of report")):
+            run = self.launch("report", *words)
+            self.assert_code(run, code)
+            self.assertIn(part, run.err)
 
 
 if __name__ == "__main__":
