@@ -299,6 +299,7 @@ void choose_limits(Job& job, const Asked& asked) {
   if (asked.stall_action) job.stall_action = *asked.stall_action;
   if (asked.failure_grace) job.failure_grace = *asked.failure_grace;
   if (asked.max_restarts) job.max_restarts = asked.max_restarts;
+  if (!asked.rules.empty()) job.rules = asked.rules;
   if (asked.max_host_failures) job.max_host_failures = *asked.max_host_failures;
   if (asked.checkpoint_every) job.checkpoint_every = *asked.checkpoint_every;
   if (asked.checkpoint_keep) job.checkpoint_keep = *asked.checkpoint_keep;

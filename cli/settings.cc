@@ -169,6 +169,13 @@ Status set_directory(Asked& asked, const OptionValue& value) {
   return read_path(asked.directory, value);
 }
 
+Status add_rule(Asked& asked, const OptionValue& value) {
+  auto rule = parse_rule(value.text);
+  if (!rule) return Error{value.place + " " + in_quotes(value.text) + ": " + rule.error().text};
+  asked.rules.push_back(std::move(*rule));
+  return Ok{};
+}
+
 Status set_max_host_failures(Asked& asked, const OptionValue& value) {
   return read_count(asked.max_host_failures, value, 0, kMostRestarts);
 }
@@ -401,6 +408,12 @@ constexpr Option kOptions[] = {
      "a host that failed so often is excluded; 0: never\n"
      "(default: 5)",
      Takes::whole, false, true, set_max_host_failures},
+    {"--rule", "'WHAT: ACTION'", kFailures,
+     "exit CODE, signal NAME, memory, log REGEX, host NAME,\n"
+     "stall or host-lost: stop, restart, exclude-host or\n"
+     "ignore-budget; may be repeated, the first that fits\n"
+     "counts",
+     Takes::text, true, true, add_rule},
     {"--checkpoint-dir", "DIR", kFailures, "where the ranks save, and resume from", Takes::text,
      false, true, set_checkpoint_dir},
     {"--checkpoint-every", "N|TIME", kFailures, "handed to the program: steps, or time",

@@ -40,6 +40,7 @@ struct Asked {
   std::optional<uint32_t> gpus_per_rank;
   std::optional<Binding> binding;
   std::optional<uint32_t> max_restarts, max_host_failures;
+  std::vector<Rule> rules;
   std::optional<std::string> checkpoint_dir, checkpoint_every;
   std::optional<uint32_t> checkpoint_keep;
   std::optional<Duration> grace, failure_grace, wall_time, start_timeout, silence, stall_timeout;

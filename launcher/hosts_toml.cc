@@ -8,6 +8,7 @@
 #include "launcher/hosts.h"
 #include "launcher/suggest.h"
 #include "launcher/toml_text.h"
+#include "supervisor/rules.h"
 
 namespace hvd {
 
@@ -52,11 +53,44 @@ Result<Setting> read_setting(const TomlEntry& entry) {
   return setting;
 }
 
+// [[job.rule]] with `on` and `action`, as --rule has them in one word.
+Result<std::string> read_rule(const toml::table& table, const std::string& place,
+                              const std::string& path) {
+  std::string on, action;
+  for (const TomlEntry& entry : entries_of(table, path)) {
+    if (entry.key != "on" && entry.key != "action") {
+      return Error{entry.key_at + ": unknown key " + in_quotes(entry.key) + " of a rule" +
+                   suggestion(entry.key, {"on", "action"})};
+    }
+    const auto text = read_text(entry);
+    if (!text) return text.error();
+    (entry.key == "on" ? on : action) = *text;
+  }
+  const auto rule = parse_rule(on + ": " + action);
+  if (!rule)
+    return Error{place + ": rule " + in_quotes(on + ": " + action) + ": " + rule.error().text};
+  return rule->text;
+}
+
+Result<Setting> read_rules(const TomlEntry& entry, const toml::array& array) {
+  Setting setting{entry.key, {}, Setting::Type::text, entry.key_at};
+  for (const toml::node& node : array) {
+    const toml::table* table = node.as_table();
+    if (table == nullptr) return type_error(entry, "tables, each written [[job.rule]]");
+    auto rule = read_rule(*table, place_of(node.source(), entry.path), entry.path);
+    if (!rule) return rule.error();
+    setting.values.push_back(std::move(*rule));
+  }
+  return setting;
+}
+
 Status read_job(const TomlEntry& entry, const std::string& path, HostFile& file) {
   const toml::table* table = entry.value->as_table();
   if (table == nullptr) return type_error(entry, "a table, written [job]");
   for (const TomlEntry& option : entries_of(*table, path)) {
-    auto setting = read_setting(option);
+    const toml::array* array = option.value->as_array();
+    const bool rules = option.key == "rule" && array != nullptr && array->is_array_of_tables();
+    auto setting = rules ? read_rules(option, *array) : read_setting(option);
     if (!setting) return setting.error();
     file.job.push_back(std::move(*setting));
   }

@@ -264,6 +264,18 @@ Status read_stall_action(const TomlEntry& entry, Job& job) {
   return read_choice(entry, kStallActions, "warn or restart", job.stall_action);
 }
 
+Status read_rules(const TomlEntry& entry, Job& job) {
+  const auto texts = read_byte_strings(entry);
+  if (!texts) return texts.error();
+  for (const std::string& text : *texts) {
+    auto rule = parse_rule(text);
+    if (!rule)
+      return Error{entry.value_at + ": rule " + in_quotes(text) + ": " + rule.error().text};
+    job.rules.push_back(std::move(*rule));
+  }
+  return Ok{};
+}
+
 struct Field {
   const char* key;
   bool needed;
@@ -341,6 +353,7 @@ constexpr Field kFields[] = {
      [](const TomlEntry& e, Job& job) {
        return assign(job.max_host_failures, read_whole(e, 0, 1'000'000));
      }},
+    {"rule", false, read_rules},
     {"checkpoint-dir", false,
      [](const TomlEntry& e, Job& job) { return read_absolute(e, job.checkpoint_dir); }},
     {"checkpoint-every", false,
@@ -399,6 +412,9 @@ std::string job_file_text(const Job& job, std::string_view version) {
   }
   if (job.max_restarts) out.number("max-restarts", *job.max_restarts);
   out.number("max-host-failures", job.max_host_failures);
+  std::vector<std::string> rules;
+  for (const Rule& rule : job.rules) rules.push_back(rule.text);
+  if (!rules.empty()) out.line("rule", toml_strings(rules));
   out.text_if("checkpoint-dir", job.checkpoint_dir);
   out.text_if("checkpoint-every", job.checkpoint_every);
   out.number("checkpoint-keep", job.checkpoint_keep);

@@ -21,9 +21,12 @@ void HostLedger::failed(uint32_t host, Time now) {
   if (limit_ == 0 || record.failures < 2) return;
   const Duration cooling = kFirstCooling * (1 << std::min(record.failures - 2, kDoublings));
   record.cools_until = now + std::min(cooling, kLongestCooling);
-  if (record.failures < limit_) return;
-  record.excluded = true;
-  record.cools_until = now + kLongestCooling;
+  if (record.failures >= limit_) exclude(host, now);
+}
+
+void HostLedger::exclude(uint32_t host, Time now) {
+  records_[host].excluded = true;
+  records_[host].cools_until = now + kLongestCooling;
 }
 
 uint32_t HostLedger::rank_failed(uint32_t host) {

@@ -22,7 +22,7 @@ class HostLedger {
   HostLedger(size_t hosts, uint32_t limit) : limit_(limit), records_(hosts) {}
 
   void failed(uint32_t host, Time now);
-  void exclude(uint32_t host) { records_[host].excluded = true; }
+  void exclude(uint32_t host, Time now);
   // A rank of the host failed by itself. Returns how many such failures in a row were on this host.
   uint32_t rank_failed(uint32_t host);
 

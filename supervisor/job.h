@@ -10,6 +10,7 @@
 #include "base/message.h"
 #include "base/time.h"
 #include "supervisor/host.h"
+#include "supervisor/rules.h"
 
 namespace hvd {
 
@@ -62,6 +63,7 @@ struct Job {
 
   std::optional<uint32_t> max_restarts;  // as the user said
   uint32_t max_host_failures = 5;        // 0: whatever hosts do, they are used
+  std::vector<Rule> rules;               // about failures, the first that fits counts
   std::string job_file;                  // text of CKPT_DIR/job.toml; empty: not to be resumed
   bool resume = false;                   // must find a checkpoint
   std::string resume_foreign;            // a program's own checkpoint known from an earlier run

@@ -367,7 +367,10 @@ class Policy {
   void fail(Cause cause, Time now);
   void stop_attempt(Duration grace, Time now);
   void stopped_all(Time now);
-  bool may_go_on(std::string& why_not);
+  const Rule* rule_for(const Cause& cause) const;
+  bool is_the_end(const Rule* rule, std::string& why_not);
+  void exclude_host(Time now);
+  bool may_go_on(std::string& why_not, Time now);
   bool tries_another_port();
   void relaunch(Time now);
   void drop_unstopped(Time now);

@@ -385,7 +385,7 @@ void Policy::stopped_all(Time now) {
   if (cause_.kind == Cause::Kind::preempted) return preempted(now);
   if (cause_.kind == Cause::Kind::none || asked_for(cause_)) return finish_with_cause();
   std::string why_not;
-  const bool go_on = may_go_on(why_not);
+  const bool go_on = may_go_on(why_not, now);
   last_failure_ = cause_;
   if (go_on && last_word_) cause_ = *last_word_;
   if (go_on && !last_word_) return relaunch(now);
@@ -410,29 +410,67 @@ bool Policy::tries_another_port() {
   return true;
 }
 
-bool Policy::may_go_on(std::string& why_not) {
-  if (cause_.kind == Cause::Kind::setup || cannot_run(cause_)) return false;
-  if (tries_another_port()) return true;
+const Rule* Policy::rule_for(const Cause& cause) const {
+  FailureTraits traits;
+  const bool by_code = cause.kind == Cause::Kind::exited ||
+                       cause.kind == Cause::Kind::not_started || cause.kind == Cause::Kind::aborted;
+  if (by_code) traits.exit_code = told_code(cause);
+  traits.signal = cause.kind == Cause::Kind::killed ? cause.signal : 0;
+  traits.memory = cause.kind == Cause::Kind::killed && cause.killer == Killer::memory;
+  traits.stall = cause.kind == Cause::Kind::stalled;
+  traits.host_lost = is_of_a_host(cause);
+  if (cause.host) traits.host = job_.hosts[*cause.host].name;
+  traits.last_lines = cause.last_lines;
+  return find_rule(job_.rules, traits);
+}
+
+// A crash loop, a program that cannot run, and a job that has nothing to go on from end the job,
+// unless a rule says otherwise; a rule may end it, too.
+bool Policy::is_the_end(const Rule* rule, std::string& why_not) {
+  if (rule != nullptr) {
+    if (rule->action == Rule::Action::stop) why_not = "by the rule '" + rule->text + "'";
+    return rule->action == Rule::Action::stop;
+  }
+  if (cannot_run(cause_) || restart_limit() == 0) return true;
+  if (same_endings_ < kCrashLoop || job_.max_restarts) return false;
+  why_not = "the same failure " + std::to_string(kCrashLoop) +
+            " times in a row without progress: another try would end the same way";
+  return true;
+}
+
+bool Policy::may_go_on(std::string& why_not, Time now) {
+  if (cause_.kind == Cause::Kind::setup) return false;
+  const Rule* rule = rule_for(cause_);
+  if (rule == nullptr && tries_another_port()) return true;
   same_endings_ = !progressed_ && own_doing(cause_) && same_ending(cause_, last_failure_)
                       ? same_endings_ + 1
                       : 1;
-  const uint32_t limit = restart_limit();
-  if (limit == 0) return false;
-  if (same_endings_ >= kCrashLoop && !job_.max_restarts) {
-    why_not = "the same failure " + std::to_string(kCrashLoop) +
-              " times in a row without progress: another try would end the same way";
-    return false;
-  }
+  if (is_the_end(rule, why_not)) return false;
   if (resumed_ && !progressed_ && own_doing(cause_) && ++failures_from_checkpoint_ >= kPoisoned) {
     rejected_.insert(resumed_step_);
     say(Say::Level::warning, "checkpoint " + step_folder(resumed_step_) +
                                  " is set aside: the program failed " + std::to_string(kPoisoned) +
                                  " times right after reading it");
   }
+  if (rule != nullptr) say(Say::Level::info, "by the rule '" + rule->text + "' the job goes on");
+  if (rule != nullptr && rule->action == Rule::Action::ignore_budget) {
+    budget_.take_free();
+    return true;
+  }
+  if (rule != nullptr && rule->action == Rule::Action::exclude_host) exclude_host(now);
+  const uint32_t limit =
+      rule != nullptr && restart_limit() == 0 ? kDefaultRestarts : restart_limit();
   if (budget_.take(budget_kind(cause_), limit, job_.max_restarts.has_value())) return true;
   why_not = "the restart budget of " + std::to_string(limit) + " is used up without progress";
   cause_.kind = Cause::Kind::agent_ended;  // ends with 70, whatever the last code was
   return false;
+}
+
+void Policy::exclude_host(Time now) {
+  if (!cause_.host || ledger_.excluded(*cause_.host)) return;
+  ledger_.exclude(*cause_.host, now);
+  hosts_[*cause_.host].set_aside = true;
+  say(Say::Level::warning, job_.hosts[*cause_.host].name + " is excluded from this run");
 }
 
 void Policy::relaunch(Time now) {

@@ -62,13 +62,6 @@ void Policy::judge_stall(Time now) {
   const auto stall_ns = static_cast<uint64_t>(job_.stall_timeout.count());
   const std::optional<Suspect> suspect = find_suspect(views_, stall_ns);
   const std::string text = describe_stall(suspect, quiet);
-  if (job_.stall_action == StallAction::warn) {
-    say(Say::Level::warning, text);
-    take_stacks(Duration::zero());
-    stalled_since_ = now - quiet;
-    warn_again_ = now + quiet;
-    return;
-  }
   Cause cause;
   cause.kind = Cause::Kind::stalled;
   cause.unnoticed = quiet;
@@ -76,6 +69,13 @@ void Policy::judge_stall(Time now) {
   if (suspect) {
     cause.rank = suspect->rank;
     cause.host = host_of(suspect->rank);
+  }
+  if (job_.stall_action == StallAction::warn && rule_for(cause) == nullptr) {
+    say(Say::Level::warning, text);
+    take_stacks(Duration::zero());
+    stalled_since_ = now - quiet;
+    warn_again_ = now + quiet;
+    return;
   }
   stall_ = std::move(cause);
   const Duration limit = std::min<Duration>(job_.stall_timeout / kStacksShare, kLongestStacks);

@@ -6,7 +6,7 @@ import os
 import signal
 
 import training
-from harness import PROGRAMS, PYTHON, Case, Trained, kill, main, wait_for
+from harness import PROGRAMS, PYTHON, Case, Trained, kill, lines_of, main, wait_for
 
 
 class PolicyCase(Case):
@@ -112,6 +112,17 @@ class ReportTest(PolicyCase):
             run = self.launch("report", *words)
             self.assert_code(run, code)
             self.assertIn(part, run.err)
+
+
+class RulesTest(PolicyCase):
+    def test_a_rule_of_the_host_file_ends_the_job(self):
+        hosts = self.write("rules.toml", '[[host]]\nname = "a"\n[[job.rule]]\non = "log bad (data|disk)$"\n'
+                           'action = "stop"\n')
+        run = self.launch("-H", hosts, "--transport", "local", "--checkpoint-dir", self.path("ckpt"), "sh", "-c",
+                          "echo $HVD_ATTEMPT; echo bad data >&2; exit 5")
+        self.assert_code(run, 5)
+        self.assertEqual(lines_of(run.out), [(0, "1")], str(run))
+        self.assertIn("by the rule 'log bad (data|disk)$: stop'", run.err)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ Job example() {
   job.checkpoint_keep = 9;
   job.max_restarts = 0;
   job.max_host_failures = 9;
+  job.rules = {*parse_rule("exit 77: stop"), *parse_rule("log a \"b\": restart")};
   job.substitute = job.oversubscribe = true;
   job.gpus_per_rank = 0;
   job.binding = Binding::numa;
@@ -111,6 +112,8 @@ void check_same(const Job& a, const Job& b) {
   CHECK(a.checkpoint_keep == b.checkpoint_keep);
   CHECK(a.max_restarts == b.max_restarts);
   CHECK(a.max_host_failures == b.max_host_failures);
+  REQUIRE(a.rules.size() == b.rules.size());
+  for (size_t i = 0; i < a.rules.size(); ++i) CHECK(a.rules[i].text == b.rules[i].text);
   CHECK(a.substitute == b.substitute);
   CHECK(a.oversubscribe == b.oversubscribe);
   CHECK(a.gpus_per_rank == b.gpus_per_rank);
@@ -189,7 +192,7 @@ TEST_CASE("what does not fit is an error with its place") {
         "job.toml:7:8: size expects a whole number from 1 to 1000000, not a string");
   CHECK(error(changed("size = 7\n", "")) == "job.toml:1:1: the key 'size' is missing");
   CHECK(error(changed("checkpoint-dir = \"/shared/ckpt\"", "checkpoint-dir = \"ckpt\"")) ==
-        "job.toml:18:18: checkpoint-dir expects a path that begins with '/'");
+        "job.toml:19:18: checkpoint-dir expects a path that begins with '/'");
   CHECK(error(changed("grace = \"0.000000000s\"", "grace = \"x\""))
             .starts_with("job.toml:11:9: grace: 'x' is not a duration"));
   CHECK(error(changed("\"train\", \"\"", "\"train\", 1")) ==

@@ -368,6 +368,12 @@ TEST_CASE("limits, paths and display") {
   CHECK(full.job.silence == std::chrono::milliseconds(300));
   CHECK(full.job.max_restarts == 7u);
   CHECK(full.job.max_host_failures == 2);
+  const RunCommand ruled =
+      run(Words{"--rule", "exit 77: stop", "--rule=log a b: restart", "train"});
+  REQUIRE(ruled.job.rules.size() == 2);
+  CHECK(ruled.job.rules[1].pattern == "a b");
+  CHECK(
+      error(Words{"--rule", "exit 77", "train"}).starts_with("--rule 'exit 77': expected a colon"));
   CHECK(full.settings.log_dir == "/work/run/logs");
   CHECK(full.settings.style.timestamps);
   CHECK(full.settings.only_ranks == std::set<uint32_t>{0, 1});
@@ -555,6 +561,21 @@ TEST_CASE("a [job] table fills what the command line does not say") {
   CHECK(over.job.grace == std::chrono::seconds(1));
 }
 
+TEST_CASE("rules stand in a [job] table as tables, or as the command line has them") {
+  const HostFileOnDisk file(
+      "[[host]]\nname = \"a\"\n[job]\nnp = 1\n[[job.rule]]\non = \"exit 77\"\naction = \"stop\"\n"
+      "[[job.rule]]\non = \"log a: b\"\naction = \"restart\"\n");
+  const RunCommand tables = run(Words{"-H", file.path(), "train"});
+  REQUIRE(tables.job.rules.size() == 2);
+  CHECK(tables.job.rules[0].text == "exit 77: stop");
+  CHECK(tables.job.rules[1].pattern == "a: b");
+  const RunCommand over = run(Words{"-H", file.path(), "--rule", "stall: stop", "train"});
+  REQUIRE(over.job.rules.size() == 1);
+  CHECK(over.job.rules[0].on == Rule::On::stall);
+  const HostFileOnDisk words("[[host]]\nname = \"a\"\n[job]\nrule = [\"memory: stop\"]\n");
+  CHECK(run(Words{"-H", words.path(), "train"}).job.rules.size() == 1);
+}
+
 TEST_CASE("mistakes in a [job] table have their place") {
   struct Row {
     std::string table, expected;
@@ -581,6 +602,14 @@ TEST_CASE("mistakes in a [job] table have their place") {
       {"accept-new-host-keys = true",
        "4:1: option 'accept-new-host-keys' cannot stand in [job]: expected it on the command line"},
       {"np = 1\nnum-proc = 2", "5:1: option 'num-proc' is given twice, first at PATH:4:1"},
+      {"rule = \"exit 77\"",
+       "4:1: rule 'exit 77': expected a colon and stop, restart, exclude-host or ignore-budget at "
+       "its end, as in 'exit 77: stop'"},
+      {"[[job.rule]]\non = \"stall\"\naction = \"stop\"\n[[job.rule]]\non = \"exit x\"\naction = "
+       "\"stop\"",
+       "7:1: rule 'exit x: stop': expected an exit code from 1 to 255 behind exit"},
+      {"[[job.rule]]\non = \"stall\"\nactions = \"stop\"",
+       "6:1: unknown key 'actions' of a rule: did you mean 'action'?"},
       {"elastic = true",
        "4:1: elastic: elastic jobs are coming and are not in this version; give the hosts with -H"},
   };

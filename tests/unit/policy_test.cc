@@ -2173,3 +2173,106 @@ TEST_CASE("i6: failures of one kind do not use up what others may need") {
     if (given) CHECK(scene.finish()->code == 70);
   }
 }
+
+// ---- rules of the user ----
+
+TEST_CASE("a rule ends the job where it would have gone on") {
+  Scene scene(1);
+  scene.job.rules = {*parse_rule("exit 77: stop")};
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  scene.fail_and_wait(0, 5);
+  CHECK(scene.starts.size() == 2);
+  scene.fail_and_wait(0, 77);
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 77);
+  CHECK(scene.finish()->from_worker);
+  CHECK(scene.said_text("by the rule 'exit 77: stop'"));
+  CHECK(scene.starts.size() == 2);
+}
+
+TEST_CASE("a rule goes on through a crash loop, without a way to go on, and to its number") {
+  Scene scene(1, 0, false);
+  scene.job.rules = {*parse_rule("log busy: restart")};
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  for (int i = 0; i < 20 && scene.finish() == nullptr; ++i) {
+    WorkerEnded m;
+    m.attempt = scene.policy->attempt();
+    m.exit_code = 3;
+    m.last_lines = "the licence server is busy\n";
+    scene.say(0, m);
+    scene.answer();
+    scene.pass(61s);
+    scene.answer();
+  }
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+  CHECK(scene.starts.size() == 11);
+}
+
+TEST_CASE("a rule relaunches at no cost of the budget") {
+  Scene scene(1);
+  scene.job.rules = {*parse_rule("exit 9: ignore-budget")};
+  scene.job.max_restarts = 1;
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  for (int i = 0; i < 10; ++i) scene.fail_and_wait(0, 9);
+  CHECK(scene.finish() == nullptr);
+  CHECK(scene.starts.size() == 11);
+  scene.fail_and_wait(0, 8);
+  CHECK(scene.finish() == nullptr);
+  scene.fail_and_wait(0, 8);
+  CHECK(scene.finish() != nullptr);
+}
+
+TEST_CASE("a rule excludes the host of a failure, whose ranks go to a spare") {
+  Scene scene(2, 1);
+  scene.job.rules = {*parse_rule("signal BUS: exclude-host")};
+  scene.start();
+  for (uint32_t host = 0; host < 3; ++host) scene.up(host);
+  scene.answer();
+  scene.save(5);
+  scene.ended(3, 0, SIGBUS);
+  scene.answer();
+  CHECK(scene.said_text("h2 is excluded from this run"));
+  CHECK(scene.policy->host_of(3) == 2);
+  CHECK(scene.starts.size() == 4);
+  // It is up, and no spare all the same.
+  scene.down(2, HostEnd::silent);
+  scene.answer();
+  CHECK(scene.policy->host_of(3) == 2);
+}
+
+TEST_CASE("a rule about stalls acts where they are only warned of") {
+  Scene scene(1);
+  scene.job.rules = {*parse_rule("stall: stop")};
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  scene.stalls(0);
+  scene.answer();
+  scene.pass(60s);
+  scene.answer();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+  CHECK(scene.finish()->cause.kind == Cause::Kind::stalled);
+}
+
+TEST_CASE("a rule starts a program again that could not be run") {
+  Scene scene(1);
+  scene.job.rules = {*parse_rule("exit 127: restart")};
+  scene.start();
+  scene.up(0);
+  scene.answer();
+  WorkerEnded m;
+  m.attempt = 1;
+  m.exit_code = 127;
+  m.not_started = "'train' was not found in PATH";
+  scene.say(0, m);
+  scene.answer();
+  CHECK(scene.starts.size() == 2);
+}
