@@ -319,6 +319,7 @@ std::string report_json(const Job& job, const Finish& finish, Duration wall,
   j["seconds"] = times_json(finish.account.spent);
   j["seconds"]["unsaved"] = seconds(finish.account.unsaved);
   j["history"] = history_json(finish.account);
+  if (!finish.slow.empty()) j["stragglers"] = finish.slow;
   if (!finish.consequences.empty()) j["consequences"] = finish.consequences;
   if (finish.newest_step) j["newest_checkpoint_step"] = *finish.newest_step;
   if (!finish.foreign_path.empty()) j["foreign_checkpoint"] = finish.foreign_path;

@@ -62,6 +62,11 @@ std::vector<std::string> report_texts(const Job& job, const Finish& f, int verbo
   std::vector<std::string> texts;
   const bool all = verbosity >= 0;
   const bool several = f.account.attempts.size() > 1;
+  if (!f.slow.empty() && all) {
+    std::string text = "ranks that others waited for:";
+    for (const std::string& one : f.slow) text += "\n  " + one;
+    texts.push_back(std::move(text));
+  }
   if (f.code == 0) {
     if (f.attempts > 1 && all) {
       texts.push_back("finished after " + std::to_string(f.attempts) + " attempts");

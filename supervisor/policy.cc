@@ -204,6 +204,8 @@ void Policy::start_attempt(const Candidate* from) {
   cause_ = Cause{};
   phase_ = Phase::running;
   times_.attempt_begins(attempt_, resume_step);
+  stragglers_.begin(job_.size);
+  slow_.reset();
   deadline_.reset();
   for (const HostPlaces& places : placement_) {
     hosts_[places.host].active = true;
@@ -277,8 +279,10 @@ void Policy::said(uint32_t host, const AttemptStopped& m, Time now) {
   if (phase_ == Phase::stopping) stopped_all(now);
 }
 
-void Policy::said(uint32_t, const Beat& m, Time) {
-  if (current(m.attempt)) note_steps(m.steps);
+void Policy::said(uint32_t host, const Beat& m, Time) {
+  if (!current(m.attempt)) return;
+  note_steps(m.steps);
+  watch_pace(host, m);
 }
 
 void Policy::said(uint32_t host, const ExchangeBlob& m, Time) {

@@ -52,6 +52,7 @@
 #include "supervisor/placement.h"
 #include "supervisor/restart_budget.h"
 #include "supervisor/stalls.h"
+#include "supervisor/stragglers.h"
 #include "supervisor/time_account.h"
 
 namespace hvd {
@@ -172,6 +173,7 @@ struct Finish {
   std::string foreign_path;             // of the program's own newest one; empty: none
   uint64_t reached_step = 0;
   RunAccount account;
+  std::vector<std::string> slow;  // ranks that others waited for, sentences
 };
 
 using Action = std::variant<Connect, Drop, Send, HostFailed, Say, Finish>;
@@ -343,6 +345,7 @@ class Policy {
   void start_attempt(const Candidate* from);
   StartAttempt make_start(const HostPlaces& host, const std::string& from, uint64_t step) const;
 
+  void watch_pace(uint32_t host, const Beat& beat);
   void look_at_ranks(Time now);
   void judge_stall(Time now);
   std::string describe_stall(const std::optional<Suspect>& suspect, Duration quiet) const;
@@ -474,6 +477,9 @@ class Policy {
   std::optional<Time> stacks_until_;  // at the latest
   std::set<uint32_t> stacks_asked_;   // hosts that did not answer yet
 
+  Stragglers stragglers_;
+  std::optional<uint32_t> slow_;  // rank of this attempt that the user knows of
+  std::vector<std::string> slow_told_;
   TimeAccount times_;
   uint64_t reached_step_ = 0;
   uint64_t reached_at_start_ = 0;

@@ -528,6 +528,7 @@ void Policy::finish_with_cause() {
   if (!verified_.empty()) finish.newest_step = *verified_.rbegin();
   if (foreign_) finish.foreign_path = foreign_->path;
   finish.reached_step = reached_step_;
+  finish.slow = slow_told_;
   finish.account = times_.account(finish.code != 0);
   out_.push_back(std::move(finish));
 }

@@ -12,6 +12,8 @@ namespace hvd {
 using namespace std::chrono_literals;
 
 namespace {
+// Stragglers that the report repeats.
+constexpr size_t kSlowTold = 10;
 // For all agents to say what their ranks do: one that is cut off does not hold the others up.
 constexpr Duration kLookLimit = 1s;
 // Stacks may cost this part of the stall limit, and no more than that.
@@ -33,6 +35,31 @@ void Policy::said(uint32_t host, const RankMoved& m, Time now) {
   say(Say::Level::info,
       "the ranks make progress again after " + format_duration(now - stalled_since_));
   warn_again_.reset();
+}
+
+// Slow is not dead: it is said, and again when it changes.
+void Policy::watch_pace(uint32_t host, const Beat& beat) {
+  const auto places = std::find_if(placement_.begin(), placement_.end(),
+                                   [&](const HostPlaces& h) { return h.host == host; });
+  if (phase_ != Phase::running || places == placement_.end()) return;
+  std::vector<RankStep> steps = beat.steps;
+  std::erase_if(steps, [&](const RankStep& one) {
+    return one.rank < places->places.front().rank || one.rank > places->places.back().rank;
+  });
+  stragglers_.take(beat.agent_time, steps);
+  if (!stragglers_.judge()) return;
+  const std::optional<Straggler>& found = stragglers_.found();
+  if (!found && slow_) {
+    say(Say::Level::info, rank_name(*slow_) + " is as fast as others again");
+    slow_.reset();
+  } else if (found && slow_ != found->rank) {
+    slow_ = found->rank;
+    const std::string text = rank_name(*slow_) + " is slow: it takes " +
+                             format_duration(found->own) + " of its own for a step, others " +
+                             format_duration(found->others);
+    say(Say::Level::warning, text);
+    if (slow_told_.size() < kSlowTold) slow_told_.push_back(text);
+  }
 }
 
 void Policy::look_at_ranks(Time now) {

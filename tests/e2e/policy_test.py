@@ -1,12 +1,36 @@
 """What is done about failures beside a plain relaunch: hosts that are taken away."""
 
+import contextlib
 import glob
 import json
 import os
 import signal
+import threading
+import time
 
 import training
 from harness import PROGRAMS, PYTHON, Case, Trained, kill, lines_of, main, wait_for
+
+
+@contextlib.contextmanager
+def pulses(pid, still, awake):
+    """The process stands still for so many seconds, and runs for so many, again and again."""
+    over = threading.Event()
+
+    def pulse():
+        while not over.is_set():
+            kill(pid, signal.SIGSTOP)
+            time.sleep(still)
+            kill(pid, signal.SIGCONT)
+            time.sleep(awake)
+
+    thread = threading.Thread(target=pulse)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class PolicyCase(Case):
@@ -123,6 +147,18 @@ class RulesTest(PolicyCase):
         self.assert_code(run, 5)
         self.assertEqual(lines_of(run.out), [(0, "1")], str(run))
         self.assertIn("by the rule 'log bad (data|disk)$: stop'", run.err)
+
+
+class StragglerTest(PolicyCase):
+    def test_n12_a_slow_rank_is_named_and_left_alone(self):
+        run = self.start("-np", "3", "--heartbeat-timeout", "2", *training.program(steps=100_000, step_ms=20))
+        slow = run.wait_for_workers(3)[1].pid
+        with pulses(slow, still=0.08, awake=0.02):
+            run.wait_for_text(r"rank 1 on \S+ is slow: it takes \S+ s of its own for a step, others \S+ s", 60)
+        self.assertNotIn("rank 0 on", run.err)
+        run.wait_for_text(r"rank 1 on \S+ is as fast as others again", 60)
+        kill(run.launcher, signal.SIGTERM)
+        self.assert_code(run.wait(), 143)
 
 
 if __name__ == "__main__":

@@ -2276,3 +2276,38 @@ TEST_CASE("a rule starts a program again that could not be run") {
   scene.answer();
   CHECK(scene.starts.size() == 2);
 }
+
+// ---- ranks that are slow ----
+
+TEST_CASE("n12: a rank that others wait for is named, once, and nothing is done to it") {
+  Scene scene = running(2);
+  const auto beats = [&](uint64_t from, uint64_t to, uint32_t slow) {
+    for (uint64_t step = from; step < to; ++step) {
+      const auto at = static_cast<int64_t>(step) * 1'000'000'000;
+      for (uint32_t host = 0; host < 2; ++host) {
+        Beat beat{at, 1, {}};
+        for (uint32_t rank = 2 * host; rank < 2 * host + 2; ++rank) {
+          beat.steps.push_back({rank, step, step * (rank == slow ? 100'000'000 : 800'000'000)});
+        }
+        scene.say(host, beat);
+      }
+    }
+  };
+  beats(1, 40, 3);
+  CHECK(
+      scene.said_text("rank 3 on h2 is slow: it takes 0.9 s of its own for a step, others 0.2 s"));
+  uint32_t told = 0;
+  for (const Action& action : scene.all) {
+    const auto* say = std::get_if<Say>(&action);
+    told += say != nullptr && say->text.find("is slow") != std::string::npos ? 1 : 0;
+  }
+  CHECK(told == 1);
+  CHECK(scene.count_sent<StopAttempt>() == 0);
+  // Nobody speaks for another host's ranks.
+  scene.say(0, Beat{0, 1, {{3, 1, 0}, {77, 1, 0}}});
+  beats(40, 80, 9);
+  CHECK(scene.said_text("rank 3 on h2 is as fast as others again"));
+  scene.all_end_well();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->slow.size() == 1);
+}
