@@ -101,7 +101,8 @@ class ReportTest(PolicyCase):
         run = self.start(*self.hosts(["a", "b"]), "--checkpoint-dir", self.path("ckpt"),
                          *training.program(step_ms=20))
         training.wait_for_checkpoints(run, self.path("ckpt"), 2)
-        folder = glob.glob(self.path("home/state/hvdlaunch/jobs/*"))[0]
+        log = wait_for(lambda: glob.glob(self.path("home/state/hvdlaunch/jobs/*/events.jsonl")), 10, "the history")
+        folder = os.path.dirname(log[0])
         so_far = self.launch("report", folder)
         self.assert_code(so_far, 0)
         self.assertRegex(so_far.out, r"^no report was left: .*\nattempt 1 started at \S+ s\n$")
