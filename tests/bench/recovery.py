@@ -76,7 +76,8 @@ class Job:
     def started_ranks(self):
         """When each rank had done its first step, by attempt, of those that all ranks have begun."""
         with open(self.times, "rb") as f:
-            times = struct.unpack(f"{os.path.getsize(self.times) // 8}q", f.read())
+            content = f.read()
+        times = struct.unpack(f"{len(content) // 8}q", content[:len(content) // 8 * 8])
         attempts = [times[i:i + HOSTS] for i in range(0, len(times), HOSTS)]
         return {n: [t / 1e9 for t in ranks] for n, ranks in enumerate(attempts) if len(ranks) == HOSTS and all(ranks)}
 
@@ -235,6 +236,16 @@ class Bench:
             if job:
                 job.end()
 
+    @staticmethod
+    def clear(look):
+        for p in look():
+            if p.name == "sshd":
+                continue
+            try:
+                kill(p.pid)
+            except ProcessLookupError:
+                pass
+
     def peer(self, name, argv, agent_name):
         """Milliseconds from the kill of a rank and of an agent to the end of a peer's launcher."""
         for kind, victim in (("worker", "sleep"), ("agent", agent_name), ("launcher", None)):
@@ -253,9 +264,7 @@ class Bench:
                         time.sleep(0.001)
                     self.note(f"{name} {kind}", gone=boot() - struck)
                 finally:
-                    for p in on_hosts():
-                        if p.name != "sshd":
-                            kill(p.pid)
+                    self.clear(on_hosts)
                     command.end()
                     wait_for(lambda: not any(self.lab.processes(h) for h in self.lab.hosts), 30, f"the end of {name}")
 
