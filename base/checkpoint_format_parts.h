@@ -46,7 +46,9 @@ class Digest {
 #endif
     XXH3_128bits_update(state_, bytes, size);
   }
-  void add(std::string_view bytes) { add(bytes.data(), bytes.size()); }
+  void add(std::string_view bytes) {
+    add(bytes.data(), bytes.size());
+  }
   std::string hex() const {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_);
     char text[kDigestDigits + 1];

@@ -37,6 +37,8 @@ const char* reason_word(const Cause& cause) {
       return "stalled";
     case Cause::Kind::bad_state:
       return "bad-state";
+    case Cause::Kind::storage:
+      return "storage";
     case Cause::Kind::preempted:
       return "preempted";
     case Cause::Kind::user:
@@ -74,6 +76,8 @@ const char* cause_word(Cause::Kind kind) {
       return "stalled";
     case Cause::Kind::bad_state:
       return "bad-state";
+    case Cause::Kind::storage:
+      return "storage";
     case Cause::Kind::user:
       return "user";
     case Cause::Kind::wall_time:

@@ -144,6 +144,7 @@ struct Cause {
     host_silent,
     stalled,    // ranks ran and made no progress
     bad_state,  // the ranks did not load the same state
+    storage,    // the checkpoint folder could not be used, though it could before
     user,
     wall_time,
     preempted,  // a host, or all of them, will be taken away
@@ -332,6 +333,7 @@ class Policy {
   void refuse_state(uint64_t step, const std::string& why, Time now);
   void clear_drafts();
   void prepare_late(Time now);
+  void folder_failed(const std::string& text, Time now);
   void setup_failed(const std::string& text, Time now, int first_code = 2);
   void take_locks();
   void take_lock(uint32_t host, uint64_t stale_ns);

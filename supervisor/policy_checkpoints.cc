@@ -85,6 +85,15 @@ void Policy::prepare_late(Time now) {
                now);
 }
 
+// What could be used before, a disk or a file server, may come back.
+void Policy::folder_failed(const std::string& text, Time now) {
+  if (attempts_started_ == 0) return setup_failed(text, now);
+  Cause cause;
+  cause.kind = Cause::Kind::storage;
+  cause.text = text;
+  fail(cause, now);
+}
+
 // A folder that cannot be used is the user's to mend: no other attempt would go better.
 void Policy::setup_failed(const std::string& text, Time now, int first_code) {
   Cause cause;
@@ -99,7 +108,7 @@ void Policy::said(uint32_t host, const DirectoryProbed& m, Time now) {
   if (!request || phase_ != Phase::preparing) return;
   if (request->kind == Request::probe_write) {
     if (!m.error.empty()) {
-      return setup_failed(
+      return folder_failed(
           "the checkpoint directory cannot be used on " + job_.hosts[host].name + ": " + m.error,
           now);
     }
@@ -158,7 +167,7 @@ void Policy::take_lock(uint32_t host, uint64_t stale_ns) {
 void Policy::said(uint32_t host, const LockTaken& m, Time now) {
   if (!take_request(m.request, host) || phase_ != Phase::preparing) return;
   if (!m.error.empty()) {
-    return setup_failed(
+    return folder_failed(
         "the checkpoint directory cannot be locked on " + job_.hosts[host].name + ": " + m.error,
         now);
   }
@@ -205,7 +214,7 @@ void Policy::list_checkpoints() {
 void Policy::said(uint32_t host, const CheckpointsListed& m, Time now) {
   if (!take_request(m.request, host) || phase_ != Phase::preparing) return;
   if (!m.error.empty()) {
-    return setup_failed(
+    return folder_failed(
         "the checkpoint directory cannot be listed on " + job_.hosts[host].name + ": " + m.error,
         now);
   }

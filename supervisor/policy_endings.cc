@@ -68,6 +68,7 @@ RestartBudget::Kind budget_kind(const Cause& cause) {
     case Cause::Kind::stalled:
       return RestartBudget::Kind::stall;
     case Cause::Kind::bad_state:
+    case Cause::Kind::storage:
       return RestartBudget::Kind::state;
     default:
       return RestartBudget::Kind::program;
@@ -81,9 +82,16 @@ std::string last_line(const std::string& text) {
   return text.substr(start == std::string::npos ? 0 : start + 1, end + 1);
 }
 
+// Without its numbers: the rank, the process or the time of day are not what failed.
+std::string last_words(const Cause& cause) {
+  std::string words = last_line(cause.last_lines);
+  std::erase_if(words, [](unsigned char c) { return std::isdigit(c) != 0; });
+  return words;
+}
+
 bool same_ending(const Cause& a, const Cause& b) {
   return a.kind == b.kind && a.code == b.code && a.signal == b.signal &&
-         last_line(a.last_lines) == last_line(b.last_lines);
+         last_words(a) == last_words(b);
 }
 
 // The program itself cannot be run, rather than its host having no room for it now.

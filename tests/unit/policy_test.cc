@@ -173,6 +173,7 @@ class Scene {
   LockTaken lock{0, true, false, 0, {}, ""};  // what agents say of the folder's lock
   uint64_t asked_stale = 0;
   std::vector<uint64_t> pruned;
+  std::string folder_error;  // of the checkpoint folder
   std::set<uint32_t> connecting;
   bool verifies = true;  // else not before verify_now()
   std::vector<Send> held;
@@ -228,6 +229,7 @@ class Scene {
     say(host, answer);
   }
   void answer_one(uint32_t host, const ProbeDirectory& m) {
+    if (!folder_error.empty()) return say(host, DirectoryProbed{m.request, false, folder_error});
     say(host, DirectoryProbed{m.request, blind.count(host) == 0, ""});
   }
   void answer_one(uint32_t host, const TakeLock& m) {
@@ -465,6 +467,42 @@ TEST_CASE("a checkpoint that was damaged since is left while the ranks start fro
   CHECK(scene.pruned.empty());
 }
 
+TEST_CASE("a checkpoint folder that cannot be used for a while does not end the job") {
+  Scene scene = running(2);
+  scene.save(50);
+  scene.say(0, Beat{0, 1, {{0, 60}}});
+  scene.folder_error = "/ckpt: Input/output error";
+  scene.down(1, HostEnd::ended);
+  scene.answer();
+  scene.up(1);
+  scene.answer();
+  CHECK(scene.said_text("cannot be used on h1: /ckpt: Input/output error"));
+  CHECK(scene.finish() == nullptr);
+  CHECK(scene.starts.size() == 2);
+  scene.folder_error.clear();
+  scene.pass(61s);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 4);
+  CHECK(scene.starts.back().resume_step == 50);
+  CHECK(scene.starts.back().restart_reason == "storage");
+}
+
+TEST_CASE("a checkpoint folder that cannot be used any more ends the job with 70") {
+  Scene scene = running(1);
+  scene.save(50);
+  scene.folder_error = "/ckpt: Read-only file system";
+  scene.down(0, HostEnd::ended);
+  scene.answer();
+  scene.up(0);
+  scene.answer();
+  for (int i = 0; i < 30 && scene.finish() == nullptr; ++i) {
+    scene.pass(61s);
+    scene.answer();
+  }
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 70);
+}
+
 TEST_CASE("k4: with no whole checkpoint left the job ends rather than starting over") {
   Scene scene = running(2);
   scene.save(50);
@@ -694,6 +732,22 @@ TEST_CASE("the same failure three times without progress is a crash loop") {
   }
   REQUIRE(scene.finish() != nullptr);
   CHECK(scene.finish()->code == 9);
+  CHECK(scene.starts.size() == 3);
+}
+
+TEST_CASE("numbers in the last line do not make it another failure") {
+  Scene scene = running(1);
+  for (int i = 0; i < 3; ++i) {
+    WorkerEnded m;
+    m.attempt = scene.policy->attempt();
+    m.exit_code = 9;
+    m.last_lines = "12:00:0" + std::to_string(i) + " rank " + std::to_string(i % 2) + ": no data\n";
+    scene.say(0, m);
+    scene.answer();
+    scene.pass(61s);
+    scene.answer();
+  }
+  REQUIRE(scene.finish() != nullptr);
   CHECK(scene.starts.size() == 3);
 }
 
