@@ -112,7 +112,7 @@ Pulse::Change Worker::look(Time now) {
   if (progress_.signs() != seen_signs_ || output != seen_output_) pulse_.sign(now);
   seen_signs_ = progress_.signs();
   seen_output_ = output;
-  pulse_.set_patient(progress_.on_storage());
+  pulse_.set_patient(progress_.on_storage() && process_state(child_.pid) != 'T');
   return pulse_.judge(now);
 }
 

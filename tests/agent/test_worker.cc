@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -70,6 +71,12 @@ class TestWorker {
   void step(uint64_t step) {
     const ProgressPage page{step, 1, 0};
     if (pwrite(page_.get(), &page, sizeof page, 0) != sizeof page) say("no step");
+  }
+  // It says that it saves a checkpoint.
+  void save() {
+    const uint64_t on = 1;
+    constexpr off_t kPlace = offsetof(ProgressPage, storage);
+    if (pwrite(page_.get(), &on, sizeof on, kPlace) != sizeof on) say("no save");
   }
   void shrink() { static_cast<void>(!ftruncate(page_.get(), 0)); }
 
@@ -192,6 +199,7 @@ int main(int argc, char** argv) {
     if (verb == "join") worker.join(number("HVD_ATTEMPT"));
     if (verb == "join-attempt") worker.join(static_cast<uint32_t>(next_number(i)));
     if (verb == "step") worker.step(next_number(i));
+    if (verb == "save") worker.save();
     if (verb == "shrink") worker.shrink();
     if (verb == "exchange") {
       const auto round = static_cast<uint32_t>(next_number(i));

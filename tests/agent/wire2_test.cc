@@ -242,6 +242,19 @@ TEST_CASE("a rank that makes no more progress is told, and seen for what it is")
   CHECK(agent.count<RankMoved>() == 0);
 }
 
+TEST_CASE("a rank that is stopped while it saves is not given the time of a disk") {
+  AgentProcess agent;
+  agent.greet();
+  StartAttempt start = worker(agent, {"join", "step", "41", "save", "wait"});
+  // A disk would get ten times as long, which is more than this test waits.
+  start.stall_ns = 4'000'000'000;
+  agent.send(start);
+  const auto started = agent.expect<WorkerStarted>();
+  agent.expect<Beat>([](const Beat& beat) { return !beat.steps.empty(); });
+  REQUIRE(kill(started.pid, SIGSTOP) == 0);
+  CHECK(agent.expect<RankStalled>().rank == 0);
+}
+
 TEST_CASE("what a rank writes is progress only where the user asked for a limit") {
   for (const bool asked : {true, false}) {
     CAPTURE(asked);
