@@ -112,18 +112,18 @@ bool ControlSocket::flush(Caller& caller) {
   return !caller.answered;
 }
 
-void ControlSocket::answer(uint64_t caller, std::string text) {
-  const auto found = callers_.find(caller);
-  if (found == callers_.end()) return;
-  found->second.unsent = std::string(kGood) + std::move(text);
-  found->second.answered = true;
-  poller_.watch(found->second.fd.get(), caller, {true, true});
+void ControlSocket::answer(uint64_t caller, const std::string& text) {
+  reply(caller, std::string(kGood) + text);
 }
 
 void ControlSocket::refuse(uint64_t caller, const std::string& why) {
+  reply(caller, why + "\n");
+}
+
+void ControlSocket::reply(uint64_t caller, std::string text) {
   const auto found = callers_.find(caller);
   if (found == callers_.end()) return;
-  found->second.unsent = why + "\n";
+  found->second.unsent = std::move(text);
   found->second.answered = true;
   poller_.watch(found->second.fd.get(), caller, {true, true});
 }

@@ -32,7 +32,7 @@ class ControlSocket {
   // Never waits. Callers that say too much, or are somebody else, are cut off.
   std::vector<Question> serve();
   // The whole answer; sent as the caller takes it.
-  void answer(uint64_t caller, std::string text);
+  void answer(uint64_t caller, const std::string& text);
   void refuse(uint64_t caller, const std::string& why);
 
  private:
@@ -45,6 +45,7 @@ class ControlSocket {
   void accept_waiting();
   bool read(uint64_t number, Caller& caller, std::vector<Question>& questions);
   bool flush(Caller& caller);
+  void reply(uint64_t caller, std::string text);
 
   Poller poller_;
   Fd listener_;

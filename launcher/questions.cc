@@ -57,7 +57,7 @@ Questions::Opens::iterator Questions::finish(Opens::iterator at) {
   if (text.empty()) {
     door_.refuse(open.caller, "no rank of job " + job_.id + " runs now");
   } else {
-    door_.answer(open.caller, std::move(text));
+    door_.answer(open.caller, text);
   }
   return open_.erase(at);
 }
