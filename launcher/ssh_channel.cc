@@ -16,6 +16,9 @@ constexpr Duration kPhaseLimit = 30s;
 // for as long as a stray child of the command holds its stdout.
 constexpr Duration kLinger = 1s;
 
+// A step of a new try that the deadline cut after less says nothing of the host.
+constexpr Duration kTelling = 1s;
+
 }  // namespace
 
 SshChannel::SshChannel(SshTarget target)
@@ -117,8 +120,10 @@ void SshChannel::close(ChannelEnd end, std::string reason) {
 std::string SshChannel::out_of_time(const Dial::Progress& progress, Time now) const {
   const std::string start = "cannot reach " + label_ + ": ";
   const std::string within = " within " + format_duration(now - progress.since);
-  // Before a connection is there, why the last try failed says more than that this one goes on.
-  const bool again = !progress.trouble.empty() && progress.phase <= DialPhase::connecting;
+  // Before a connection is there, or soon after, why the last try failed says more than that this
+  // one goes on.
+  const bool early = progress.phase <= DialPhase::connecting || now - progress.since < kTelling;
+  const bool again = !progress.trouble.empty() && early;
   switch (again ? DialPhase::pausing : progress.phase) {
     case DialPhase::preparing:
       return start + "the ssh configuration was not read" + within;

@@ -108,9 +108,24 @@ TEST_CASE("a port that closes every connection is tried again, then given up") {
     socket.reset();
   });
   const std::string text = refusal(listener.target());
+  INFO(text);
   CHECK(contains(text, "closed the connection"));
   CHECK(contains(text, "tried again for"));
   CHECK(connections >= 3);
+}
+
+TEST_CASE("a try that the deadline cuts short leaves the reason to the one before") {
+  std::vector<Fd> held;
+  std::atomic<int> connections = 0;
+  const Listener listener([&](Fd socket) {
+    if (++connections > 1) held.push_back(std::move(socket));
+  });
+  SshTarget target = listener.target();
+  target.deadline = now() + 900ms;
+  const std::string text = refusal(target);
+  INFO(text);
+  CHECK(contains(text, "closed the connection"));
+  CHECK(contains(text, "tried again for"));
 }
 
 TEST_CASE("b11: a server too busy for the first connections gets more of them") {
