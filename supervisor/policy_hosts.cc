@@ -157,6 +157,9 @@ std::optional<uint32_t> Policy::find_spare(uint32_t lost, Time now) const {
 bool Policy::take_spare(uint32_t lost, Time now) {
   const std::optional<uint32_t> spare = find_spare(lost, now);
   if (!spare || now < hosts_[lost].fenced) return false;
+  // Before the first attempt it was kept for the end of the job, which this averts.
+  const std::string& why = hosts_[lost].last_reason;
+  if (attempts_started_ == 0 && !why.empty()) say(Say::Level::warning, why);
   say(Say::Level::info,
       "the spare " + job_.hosts[*spare].name + " takes the ranks of " + job_.hosts[lost].name);
   placement_ = replace_host(placement_, lost, *spare);

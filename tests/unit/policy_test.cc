@@ -680,6 +680,21 @@ TEST_CASE("a host refused at the start is not waited for long once another was")
   CHECK(scene.finish()->cause.text == "h2 is down");
 }
 
+TEST_CASE("a host refused at the start whose ranks a spare takes is told with its reason") {
+  for (const bool spare_first : {false, true}) {
+    Scene scene(2, 1);
+    scene.start();
+    scene.up(0);
+    if (spare_first) scene.up(2);
+    scene.down(1, HostEnd::refused);
+    if (!spare_first) scene.up(2);
+    scene.answer();
+    CHECK(scene.starts.size() == 2);
+    CHECK(scene.said_text("h2 is down"));
+    CHECK(scene.said_text("the spare h3 takes the ranks of h2"));
+  }
+}
+
 TEST_CASE("a spare that is not there holds nothing up") {
   Scene scene(1, 1);
   scene.start();
