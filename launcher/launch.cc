@@ -166,12 +166,15 @@ int Launch::run() {
 
 void Launch::turn() {
   std::vector<Ready> ready = poller_.wait(next_deadline());
-  // Having slept, read all that has arrived before judging anybody's silence.
-  const bool slept = now() - last_turn_ > job_.silence / 2;
+  // Having slept, read all that has arrived before judging anybody's silence; what goes on arriving
+  // must not keep us from it.
+  const Time woke = now();
+  const bool slept = woke - last_turn_ > job_.silence / 2;
   do {
     for (const Ready& one : ready) handle(one);
     step_queue();
-    ready = slept ? poller_.wait(Time{}) : std::vector<Ready>{};
+    const bool more = slept && now() - woke < job_.silence / 4;
+    ready = more ? poller_.wait(Time{}) : std::vector<Ready>{};
   } while (!ready.empty());
   if (suspension_.ready(now())) return stand_still();
   const Time at = now();
@@ -207,7 +210,10 @@ std::optional<Time> Launch::next_deadline() const {
 
 void Launch::handle(const Ready& ready) {
   if (ready.id == kSignals) return read_signals();
-  if (ready.id == kWriterNews) return take_written();
+  if (ready.id == kWriterNews) {
+    take_written();
+    return warn_of_slow_files(now());
+  }
   if (ready.id == kInputNews) return pass_input();
   if (ready.id == kQuestions) return questions_.serve(policy_.attempt(), now());
   std::vector<HostLinks::News> news;

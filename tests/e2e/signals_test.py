@@ -1,6 +1,7 @@
 """Stopping by the user, and processes of the product that are killed or stopped, on this machine.
 After each test the harness finds nothing left of the job."""
 
+import glob
 import os
 import shutil
 import signal
@@ -96,6 +97,18 @@ class LossTest(Case):
         kill(run.launcher, signal.SIGCONT)
         run.wait(20)
         self.assertNotEqual(run.code, 0)
+
+    def test_a_launcher_that_wakes_behind_the_lease_goes_on_and_rests(self):
+        script = "[ $HVD_ATTEMPT = 2 ] && exec sleep 1; exec sleep 1000"
+        run = self.start("-np", "2", "--heartbeat-timeout", "0.5", "--max-restarts", "1", "sh", "-c", script)
+        # By then it keeps a history, to which waking up adds much.
+        wait_for(lambda: glob.glob(self.path("home/state/hvdlaunch/jobs/*/events.jsonl")), 10, "the history")
+        ranks = [p.pid for p in run.workers().values()]
+        kill(run.launcher, signal.SIGSTOP)
+        wait_for(lambda: not any(is_alive(pid) for pid in ranks), 5, "the ranks to end")
+        kill(run.launcher, signal.SIGCONT)
+        run.wait_for_text("attempt 2 goes on")
+        self.assert_code(run.wait(20), 0)
 
     def test_a_killed_agent_takes_its_workers_along(self):
         run = self.settled()
