@@ -1,4 +1,5 @@
-"""Agents, keepers, connections and the launcher that end or stand still: N5-N9, N14."""
+"""Agents, keepers, connections and the launcher that end or stand still, and two
+launchers for one folder: N5-N9, N14, N34."""
 
 import signal
 import subprocess
@@ -128,17 +129,41 @@ class AgentsTest(NemesisCase):
         self.assert_invariants(run, attempts=1)
 
     def test_n14_a_launcher_that_stands_still_for_longer_than_the_lease(self):
-        run = self.train(heartbeat="1")
-        self.at(run, "step")
-        before, old, pid = self.now(), run.workers(), run.launcher
-        kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
-        wait_for(lambda: not any(is_alive(p.pid) for p in old.values()), 5, "the ranks to end by their lease")
-        self.tell(f"all ranks are dead {time.monotonic() - began:.2f} s after the launcher stopped")
-        time.sleep(self.random.uniform(0.5, 4))
-        self.faults.wake_launcher(pid)
-        self.assert_runs_again(before, run, time.monotonic())
-        self.assert_invariants(run, attempts=range(2, 4))
+        for still in (self.random.uniform(1, 5), 60):
+            with self.subTest(still=still):
+                run = self.train(heartbeat="1")
+                self.at(run, "step")
+                before, old, pid = self.now(), run.workers(), run.launcher
+                kill(pid, signal.SIGSTOP)
+                began = time.monotonic()
+                wait_for(lambda: not any(is_alive(p.pid) for p in old.values()), 5, "the ranks to end by their lease")
+                self.tell(f"all ranks are dead {time.monotonic() - began:.2f} s after the launcher stopped")
+                time.sleep(max(0, began + still - time.monotonic()))
+                self.faults.wake_launcher(pid)
+                self.assert_runs_again(before, run, time.monotonic())
+                self.assert_invariants(run, attempts=range(2, 4))
+                self.fresh()
+
+    def test_n34_one_of_two_that_resume_a_folder_goes_on(self):
+        first = self.train()
+        self.at(first, "step")
+        wait_for(lambda: committed_steps(self.ckpt), 20, lambda: f"a checkpoint\n{first}")
+        # While it lives, from another host too.
+        for host in ("head", HOSTS[0]):
+            run = self.launch("resume", "/srv/lab/ckpt", host=host)
+            self.assert_code(run, 2)
+            self.assertRegex(run.err, "/srv/lab/ckpt is in use by job .* since ")
+        self.assert_goes_on(first)
+        kill(first.launcher)
+        first.wait()
+        runs = []
+        for _ in range(2):
+            runs.append(self.start("resume", "/srv/lab/ckpt"))
+            self.a_while(0.05)
+        loser, winner = sorted(runs, key=lambda run: -run.wait().code)
+        self.assert_code(loser, 2)
+        self.assertRegex(loser.err, "/srv/lab/ckpt is in use by job .* since ")
+        self.assert_invariants(winner)
 
 
 if __name__ == "__main__":
