@@ -120,12 +120,25 @@ Status replace_file(const std::string& path, std::string_view bytes, int mode) {
   return sync_folder_of(path);
 }
 
-Status make_folders(const std::string& path, int mode) {
+namespace {
+
+enum class Lasting { no, yes };
+
+// A folder that may be written to and not be read cannot be synced.
+Status sync_name(const std::string& path) {
+  const Status synced = sync_folder_of(path);
+  return synced || errno == EACCES ? Status(Ok{}) : synced;
+}
+
+Status make_each_folder(const std::string& path, int mode, Lasting lasting) {
   for (size_t end = 1; end != std::string::npos;) {
     end = path.find('/', end);
     const std::string part = path.substr(0, end);
-    if (mkdir(part.c_str(), static_cast<mode_t>(mode)) != 0 && errno != EEXIST) {
-      return errno_error("cannot make the folder " + part, errno);
+    const bool made = mkdir(part.c_str(), static_cast<mode_t>(mode)) == 0;
+    if (!made && errno != EEXIST) return errno_error("cannot make the folder " + part, errno);
+    if (made && lasting == Lasting::yes) {
+      const Status synced = sync_name(part);
+      if (!synced) return synced;
     }
     if (end != std::string::npos) ++end;
   }
@@ -134,6 +147,16 @@ Status make_folders(const std::string& path, int mode) {
     return Error{"cannot make the folder " + path + ": something else has that name"};
   }
   return Ok{};
+}
+
+}  // namespace
+
+Status make_folders(const std::string& path, int mode) {
+  return make_each_folder(path, mode, Lasting::no);
+}
+
+Status make_lasting_folders(const std::string& path, int mode) {
+  return make_each_folder(path, mode, Lasting::yes);
 }
 
 }  // namespace hvd

@@ -59,4 +59,7 @@ Status sync_folder(const std::string& path);
 // Makes the folder and its parents, with `mode` for those it makes.
 Status make_folders(const std::string& path, int mode);
 
+// The same, with the names of those it makes on disk.
+Status make_lasting_folders(const std::string& path, int mode);
+
 }  // namespace hvd

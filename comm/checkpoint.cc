@@ -22,7 +22,9 @@ std::string rank_name(const CheckpointPlace& place) {
 // Writes this rank's shard into the draft folder, all of it on disk.
 Result<Shard> write_draft(const CheckpointPlace& place, const std::string& draft, uint64_t step,
                           const std::string& note, const std::vector<NamedArray>& arrays) {
-  const Status made = make_folders(draft, 0755);
+  Status made = make_lasting_folders(place.dir, 0755);
+  // The draft's own name comes to the disk with the commit.
+  if (made) made = make_folders(draft, 0755);
   if (!made) return made.error();
   const ShardIdentity identity{place.job, place.attempt, step, place.rank, place.size};
   Result<Shard> shard = write_shard(draft + "/" + shard_file(place.rank), identity, note, arrays);

@@ -126,7 +126,7 @@ void bring_back(const std::string& dir) {
 }
 
 Status put_nonce(const ProbeDirectory& task) {
-  const Status made = make_folders(task.dir, 0777);
+  const Status made = make_lasting_folders(task.dir, 0777);
   if (!made) return made;
   const std::string path = task.dir + "/" + task.nonce;
   const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -349,7 +349,7 @@ Status prune(const PruneCheckpoints& task) {
 }
 
 Status write_job_file(const WriteJobFile& task) {
-  const Status made = make_folders(task.dir, 0777);
+  const Status made = make_lasting_folders(task.dir, 0777);
   if (!made) return made;
   return replace_file(task.dir + "/job.toml", task.text, 0600);
 }

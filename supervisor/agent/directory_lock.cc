@@ -224,7 +224,7 @@ LockTaken DirectoryLock::perform(const TakeLock& task) {
     return answer;
   }
   // Nobody else makes it where every host has its own.
-  if (const Status folder = make_folders(task.dir, 0777); !folder) {
+  if (const Status folder = make_lasting_folders(task.dir, 0777); !folder) {
     answer.error = folder.error().text;
     return answer;
   }
