@@ -67,6 +67,23 @@ struct ShardIdentity {
 Result<Shard> write_shard(const std::string& path, const ShardIdentity& identity,
                           const std::string& note, const std::vector<NamedArray>& arrays);
 
+// A shard that is made in memory, byte for byte as write_shard's file. The memory has room for
+// `length` bytes.
+struct ShardPlan {
+  ShardIdentity identity;
+  std::string note;
+  std::vector<NamedArray> arrays;  // in their order in the shard
+  size_t head_bytes = 0;
+  uint64_t length = 0;
+};
+// `what` names the shard in errors.
+Result<ShardPlan> plan_shard(const std::string& what, const ShardIdentity& identity,
+                             const std::string& note, const std::vector<NamedArray>& arrays);
+// Copies the arrays to where they belong; from then on the plan's arrays are the copies.
+void copy_arrays(ShardPlan& plan, char* memory);
+// Looks at the copies and writes what stands before them: only then it is a shard.
+Shard finish_shard(const ShardPlan& plan, char* memory);
+
 // A shard in memory, checked: every offset lies inside the data, and the data is covered without
 // holes. The arrays stand in the order of their data.
 struct LoadedArray {
@@ -91,6 +108,9 @@ struct ExpectedShard {
 // Reads and checks a shard. With `expected`, its length and digest must be those. The error names
 // the file and what is wrong: another's shard, the block, or else the digest.
 Result<LoadedShard> read_shard(const std::string& path, const ExpectedShard* expected);
+
+// The same of a shard in the memory behind a descriptor, which is left open.
+Result<LoadedShard> read_shard(int memory, const std::string& name, const ExpectedShard& expected);
 
 // Compares a shard file's length and digest with `expected`, reading in pieces. The error is as
 // that of read_shard.

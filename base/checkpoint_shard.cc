@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <optional>
 #include <set>
 
 #include "base/checkpoint_format.h"
@@ -81,13 +83,11 @@ Status check_arrays(const std::string& path, const std::vector<NamedArray>& arra
 }
 
 // The order in the file: wide elements first, so that all data is aligned.
-std::vector<const NamedArray*> file_order(const std::vector<NamedArray>& arrays) {
-  std::vector<const NamedArray*> order;
-  for (const NamedArray& array : arrays) order.push_back(&array);
-  std::stable_sort(order.begin(), order.end(), [](const NamedArray* a, const NamedArray* b) {
-    return element_size(a->dtype) > element_size(b->dtype);
+std::vector<NamedArray> file_order(std::vector<NamedArray> arrays) {
+  std::stable_sort(arrays.begin(), arrays.end(), [](const NamedArray& a, const NamedArray& b) {
+    return element_size(a.dtype) > element_size(b.dtype);
   });
-  return order;
+  return arrays;
 }
 
 std::string hex_of(const std::vector<uint32_t>& checksums) {
@@ -103,11 +103,11 @@ std::string hex_of(const std::vector<uint32_t>& checksums) {
 // The file up to the data: the header's length, and the header padded to a multiple of 8 bytes. Its
 // length does not depend on the checksums' values.
 std::string shard_head(const ShardIdentity& identity, const std::string& note,
-                       const std::vector<const NamedArray*>& order,
+                       const std::vector<NamedArray>& order,
                        const std::vector<uint32_t>& checksums) {
   Json own = Json::array();
-  for (const NamedArray* array : order) {
-    if (!array->replicated) own.push_back(array->name);
+  for (const NamedArray& array : order) {
+    if (!array.replicated) own.push_back(array.name);
   }
   Json header;
   // All values of the format's metadata are texts.
@@ -120,11 +120,11 @@ std::string shard_head(const ShardIdentity& identity, const std::string& note,
                        {"hvd_size", std::to_string(identity.size)},
                        {kBlocksMember, hex_of(checksums)}};
   uint64_t offset = 0;
-  for (const NamedArray* array : order) {
-    header[array->name] = {{"dtype", array->dtype},
-                           {"shape", array->shape},
-                           {"data_offsets", {offset, offset + array->bytes}}};
-    offset += array->bytes;
+  for (const NamedArray& array : order) {
+    header[array.name] = {{"dtype", array.dtype},
+                          {"shape", array.shape},
+                          {"data_offsets", {offset, offset + array.bytes}}};
+    offset += array.bytes;
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -133,16 +133,16 @@ std::string shard_head(const ShardIdentity& identity, const std::string& note,
   return head + text;
 }
 
-uint64_t data_bytes(const std::vector<const NamedArray*>& order) {
+uint64_t data_bytes(const std::vector<NamedArray>& arrays) {
   uint64_t bytes = 0;
-  for (const NamedArray* array : order) bytes += array->bytes;
+  for (const NamedArray& array : arrays) bytes += array.bytes;
   return bytes;
 }
 
-// Writes pieces to a file while counting, checking and digesting them.
+// Writes pieces to a file, or to none, while counting, checking and digesting them.
 class ShardWriter {
  public:
-  ShardWriter(int fd, uint64_t at) : fd_(fd), length_(at) {}
+  ShardWriter(std::optional<int> fd, uint64_t at) : fd_(fd), length_(at) {}
 
   Status add(std::string_view bytes, Digest* state) {
     while (!bytes.empty()) {
@@ -150,8 +150,12 @@ class ShardWriter {
       checksums_.add(piece);
       digest_.add(piece);
       if (state != nullptr) state->add(piece);
-      const Status written = write_at(piece);
-      if (!written) return written;
+      if (fd_) {
+        const Status written = write_at(*fd_, piece);
+        if (!written) return written;
+      } else {
+        length_ += piece.size();
+      }
       bytes.remove_prefix(piece.size());
     }
     return Ok{};
@@ -162,9 +166,9 @@ class ShardWriter {
   std::vector<uint32_t> take_checksums() { return checksums_.take(); }
 
  private:
-  Status write_at(std::string_view bytes) {
+  Status write_at(int fd, std::string_view bytes) {
     while (!bytes.empty()) {
-      const ssize_t n = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(length_));
+      const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(length_));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return errno_error("cannot write", errno);
       length_ += static_cast<uint64_t>(n);
@@ -172,13 +176,13 @@ class ShardWriter {
     }
     // The disk works while the next pieces are looked at; what fails is told by fsync.
     if (length_ - behind_ < kWriteBehind) return Ok{};
-    sync_file_range(fd_, static_cast<off_t>(behind_), static_cast<off_t>(length_ - behind_),
+    sync_file_range(fd, static_cast<off_t>(behind_), static_cast<off_t>(length_ - behind_),
                     SYNC_FILE_RANGE_WRITE);
     behind_ = length_;
     return Ok{};
   }
 
-  const int fd_;
+  const std::optional<int> fd_;
   uint64_t length_, behind_ = 0;
   BlockChecksums checksums_;
   Digest digest_;
@@ -196,33 +200,23 @@ Status write_head(int fd, const std::string& head) {
   return Ok{};
 }
 
-// What a shard consists of, before its data is looked at.
-struct Plan {
-  const ShardIdentity& identity;
-  const std::string& note;
-  std::vector<const NamedArray*> order;
-  size_t head_bytes = 0;
-};
-
-// The data is looked at once, on its way to the disk; what is known of it then stands before it.
-Result<Shard> write_open_shard(int fd, const Plan& plan) {
+// What was found out of a shard's data on its way to the disk, or where it is; what stands before
+// it is in `head`.
+Result<Shard> look_at_data(std::optional<int> fd, const ShardPlan& plan, std::string& head) {
   ShardWriter writer(fd, plan.head_bytes);
   Digest state;
   Shard shard;
   bool any_replicated = false;
-  for (const NamedArray* array : plan.order) {
-    const std::string_view bytes(static_cast<const char*>(array->data), array->bytes);
-    if (array->replicated) add_title(state, array->name, array->dtype, array->shape);
-    const Status written = writer.add(bytes, array->replicated ? &state : nullptr);
+  for (const NamedArray& array : plan.arrays) {
+    const std::string_view bytes(static_cast<const char*>(array.data), array.bytes);
+    if (array.replicated) add_title(state, array.name, array.dtype, array.shape);
+    const Status written = writer.add(bytes, array.replicated ? &state : nullptr);
     if (!written) return written.error();
-    any_replicated = any_replicated || array->replicated;
-    shard.own_arrays = shard.own_arrays || !array->replicated;
+    any_replicated = any_replicated || array.replicated;
+    shard.own_arrays = shard.own_arrays || !array.replicated;
   }
-  const std::string head =
-      shard_head(plan.identity, plan.note, plan.order, writer.take_checksums());
+  head = shard_head(plan.identity, plan.note, plan.arrays, writer.take_checksums());
   HVD_CHECK(head.size() == plan.head_bytes);
-  const Status written = write_head(fd, head);
-  if (!written) return written.error();
   writer.digest().add(head);
   shard.rank = plan.identity.rank;
   shard.length = std::max<uint64_t>(writer.length(), head.size());
@@ -231,30 +225,65 @@ Result<Shard> write_open_shard(int fd, const Plan& plan) {
   return shard;
 }
 
+Result<Shard> write_open_shard(int fd, const ShardPlan& plan) {
+  std::string head;
+  Result<Shard> shard = look_at_data(fd, plan, head);
+  if (!shard) return shard;
+  const Status written = write_head(fd, head);
+  if (!written) return written.error();
+  return shard;
+}
+
 }  // namespace
+
+Result<ShardPlan> plan_shard(const std::string& what, const ShardIdentity& identity,
+                             const std::string& note, const std::vector<NamedArray>& arrays) {
+  const Status checked = check_arrays(what, arrays);
+  if (!checked) return checked.error();
+  ShardPlan plan{identity, note, file_order(arrays), 0, 0};
+  const uint64_t bytes = data_bytes(plan.arrays);
+  const uint64_t blocks = (bytes + kChecksumBlock - 1) / kChecksumBlock;
+  if (blocks > kMaxHeader / kChecksumDigits) {
+    return Error{"cannot write " + what + ": the arrays are too large for one file"};
+  }
+  try {
+    plan.head_bytes = shard_head(identity, note, plan.arrays, std::vector<uint32_t>(blocks)).size();
+  } catch (const nlohmann::json::exception&) {
+    return Error{"cannot write " + what + ": the note or an array's name is not valid UTF-8"};
+  }
+  if (plan.head_bytes > kMaxHeader) return Error{"cannot write " + what + ": too many arrays"};
+  plan.length = plan.head_bytes + bytes;
+  return plan;
+}
+
+void copy_arrays(ShardPlan& plan, char* memory) {
+  char* at = memory + plan.head_bytes;
+  for (NamedArray& array : plan.arrays) {
+    if (array.bytes > 0) std::memcpy(at, array.data, array.bytes);
+    array.data = at;
+    at += array.bytes;
+  }
+}
+
+Shard finish_shard(const ShardPlan& plan, char* memory) {
+  std::string head;
+  const Result<Shard> shard = look_at_data(std::nullopt, plan, head);
+  HVD_CHECK(shard.ok());
+  std::memcpy(memory, head.data(), head.size());
+  return *shard;
+}
 
 Result<Shard> write_shard(const std::string& path, const ShardIdentity& identity,
                           const std::string& note, const std::vector<NamedArray>& arrays) {
-  const Status checked = check_arrays(path, arrays);
-  if (!checked) return checked.error();
-  Plan plan{identity, note, file_order(arrays)};
-  const uint64_t blocks = (data_bytes(plan.order) + kChecksumBlock - 1) / kChecksumBlock;
-  if (blocks > kMaxHeader / kChecksumDigits) {
-    return Error{"cannot write " + path + ": the arrays are too large for one file"};
-  }
-  try {
-    plan.head_bytes = shard_head(identity, note, plan.order, std::vector<uint32_t>(blocks)).size();
-  } catch (const nlohmann::json::exception&) {
-    return Error{"cannot write " + path + ": the note or an array's name is not valid UTF-8"};
-  }
-  if (plan.head_bytes > kMaxHeader) return Error{"cannot write " + path + ": too many arrays"};
+  const Result<ShardPlan> plan = plan_shard(path, identity, note, arrays);
+  if (!plan) return plan.error();
   // A new file, never one that a link or another name also reaches.
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     return errno_error("cannot replace " + path, errno);
   }
   const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd) return errno_error("cannot write " + path, errno);
-  Result<Shard> shard = write_open_shard(fd.get(), plan);
+  Result<Shard> shard = write_open_shard(fd.get(), *plan);
   if (!shard) {
     unlink(path.c_str());
     return Error{path + ": " + shard.error().text};
@@ -474,10 +503,8 @@ Error name_damage(const std::string& path, const OpenShard& file, const Expected
   return Error{path + " is damaged: " + why + (better.empty() ? "" : ": " + better)};
 }
 
-Result<OpenShard> open_shard(const std::string& path, const ExpectedShard* expected) {
-  // O_NONBLOCK so that opening a FIFO nobody writes to does not wait.
-  OpenShard shard{open_anew([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }),
-                  0};
+Result<OpenShard> measure(Fd fd, const std::string& path, const ExpectedShard* expected) {
+  OpenShard shard{std::move(fd), 0};
   if (!shard.fd) return errno_error("cannot read " + path, errno);
   struct stat st;
   if (fstat(shard.fd.get(), &st) != 0) return errno_error("cannot read " + path, errno);
@@ -488,6 +515,12 @@ Result<OpenShard> open_shard(const std::string& path, const ExpectedShard* expec
                      "it holds " + std::to_string(shard.length) +
                          " bytes where the manifest says " +
                          std::to_string(expected->shard.length));
+}
+
+Result<OpenShard> open_shard(const std::string& path, const ExpectedShard* expected) {
+  // O_NONBLOCK so that opening a FIFO nobody writes to does not wait.
+  Fd fd = open_anew([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+  return measure(std::move(fd), path, expected);
 }
 
 Status compare_digest(const std::string& path, const OpenShard& file, const std::string& found,
@@ -508,8 +541,10 @@ std::string shard_digest(std::string_view file) {
   return digest.hex();
 }
 
-Result<LoadedShard> read_shard(const std::string& path, const ExpectedShard* expected) {
-  Result<OpenShard> file = open_shard(path, expected);
+namespace {
+
+Result<LoadedShard> read_open_shard(const Result<OpenShard>& file, const std::string& path,
+                                    const ExpectedShard* expected) {
   if (!file) return file.error();
   LoadedShard shard;
   shard.content.reset(new (std::nothrow) char[file->length]);
@@ -529,6 +564,17 @@ Result<LoadedShard> read_shard(const std::string& path, const ExpectedShard* exp
   const std::string wrong = parse_shard(bytes, shard);
   if (!wrong.empty()) return Error{path + " is damaged: " + wrong};
   return shard;
+}
+
+}  // namespace
+
+Result<LoadedShard> read_shard(const std::string& path, const ExpectedShard* expected) {
+  return read_open_shard(open_shard(path, expected), path, expected);
+}
+
+Result<LoadedShard> read_shard(int memory, const std::string& name, const ExpectedShard& expected) {
+  Fd fd(fcntl(memory, F_DUPFD_CLOEXEC, 0));
+  return read_open_shard(measure(std::move(fd), name, &expected), name, &expected);
 }
 
 Status verify_shard(const std::string& path, const ExpectedShard& expected) {

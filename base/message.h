@@ -30,7 +30,7 @@
 namespace hvd {
 
 // Changes with any change of the messages below.
-inline constexpr uint32_t kProtocol = 6;
+inline constexpr uint32_t kProtocol = 7;
 
 // The line an agent prints first on wire 1, followed by the build and a newline.
 inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
@@ -134,6 +134,17 @@ struct Shard {
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.rank, m.length, m.digest, m.state_digest, m.own_arrays);
+  }
+};
+
+// A rank's state in the memory of its host's agent: a whole shard, as its file would be.
+struct KeptState {
+  uint32_t attempt = 0;  // whose it is
+  uint64_t step = 0;
+  Shard shard;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.step, m.shard);
   }
 };
 
@@ -241,6 +252,9 @@ struct CloseProof {
   }
 };
 
+// In the place of a path: the state is what the agents have in memory.
+inline constexpr const char* kResumeFromMemory = "memory";
+
 struct StartAttempt {
   uint32_t attempt = 0;
   uint32_t size = 0, host_rank = 0, host_count = 0;
@@ -264,7 +278,7 @@ struct StartAttempt {
   bool free_port = false;  // nobody holds master_port: the program does not share it
   std::string secret;      // proves a worker's link to be of this job
   std::string checkpoint_dir, checkpoint_every;
-  std::string resume_from;    // folder or file, empty: start fresh
+  std::string resume_from;    // folder, file or kResumeFromMemory; empty: start fresh
   uint64_t resume_step = 0;   // meaningful with resume_from
   uint64_t reached_step = 0;  // highest step any rank reported in earlier attempts
   std::string restart_reason;
@@ -274,6 +288,9 @@ struct StartAttempt {
   // A rank that has made progress and then none for so long is stalled; 0: nobody looks.
   uint64_t stall_ns = 0;
   bool stall_asked = false;  // by the user: output is progress too, and WATCHDOG_USEC is set
+  // States in this agent's memory that its ranks go on from, each from its own or, if it has none,
+  // from the first. The agent forgets all others.
+  std::vector<KeptState> kept;
   template <class M, class V>
   static void visit(M& m, V& v) {
     v(m.attempt, m.size, m.host_rank, m.host_count, m.machine_size, m.machine_first,
@@ -281,7 +298,7 @@ struct StartAttempt {
       m.split_gpus, m.gpus_per_rank, m.forwarded, m.set, m.data_address, m.data_card,
       m.master_address, m.master_port, m.free_port, m.secret, m.checkpoint_dir, m.checkpoint_every,
       m.resume_from, m.resume_step, m.reached_step, m.restart_reason, m.credit, m.input,
-      m.input_rank, m.stall_ns, m.stall_asked);
+      m.input_rank, m.stall_ns, m.stall_asked, m.kept);
   }
 };
 
@@ -335,6 +352,17 @@ struct ExchangeResult {
 
 // The save of `step` was committed, or refused with a reason.
 struct SaveResult {
+  uint32_t attempt = 0;
+  uint64_t step = 0;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.step, m.error);
+  }
+};
+
+// The state of `step` is in memory for all ranks, or it is not, with a reason.
+struct KeepResult {
   uint32_t attempt = 0;
   uint64_t step = 0;
   std::string error;
@@ -435,6 +463,16 @@ struct WriteJobFile {
   }
 };
 
+// What does CKPT_DIR/job.toml say, that another launcher wrote? Answered by JobFileRead.
+struct ReadJobFile {
+  uint32_t request = 0;
+  std::string dir;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.dir);
+  }
+};
+
 // What do the ranks of this host do? Answered by RanksSeen.
 struct LookAtRanks {
   uint32_t attempt = 0, look = 0;
@@ -481,11 +519,11 @@ struct Goodbye {
   }
 };
 
-using ToAgent =
-    std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt, StopAttempt,
-                 Credit, ExchangeResult, SaveResult, LoadResult, ProbeDirectory, ListCheckpoints,
-                 VerifyCheckpoint, CommitCheckpoint, PruneCheckpoints, WriteJobFile, Suspend,
-                 Resume, Goodbye, Input, LookAtRanks, TakeLock, TakeStacks>;
+using ToAgent = std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt,
+                             StopAttempt, Credit, ExchangeResult, SaveResult, LoadResult,
+                             ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
+                             PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye, Input,
+                             LookAtRanks, TakeLock, TakeStacks, KeepResult, ReadJobFile>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -678,6 +716,19 @@ struct ShardSaved {
   }
 };
 
+// A rank's shard of `step` is in memory that its agent holds, a descriptor of which travels with
+// the message over wire 2; or there is no room for it.
+struct ShardKept {
+  uint32_t attempt = 0;
+  uint64_t step = 0;
+  Shard shard;
+  std::string error;  // empty: kept
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.step, m.shard, m.error);
+  }
+};
+
 // A rank loaded its state, whose part that is the same on all ranks has this digest.
 struct StateLoaded {
   uint32_t attempt = 0, rank = 0;
@@ -769,6 +820,17 @@ struct Performed {
   }
 };
 
+// Answers ReadJobFile.
+struct JobFileRead {
+  uint32_t request = 0;
+  std::string text;
+  std::string error;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.request, m.text, m.error);
+  }
+};
+
 // Something the user should read, about this host.
 struct AgentNotice {
   std::string text;
@@ -793,7 +855,7 @@ using FromAgent =
                  Output, OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
                  WorkerAborted, DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed,
                  Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen, Leaving,
-                 LockTaken, StacksTaken>;
+                 LockTaken, StacksTaken, ShardKept, JobFileRead>;
 
 // ---- wire 2, worker to agent ----
 
@@ -817,16 +879,18 @@ struct Finalized {
 };
 
 using FromWorker =
-    std::variant<Join, ExchangeBlob, ShardSaved, StateLoaded, WorkerAborted, Finalized>;
+    std::variant<Join, ExchangeBlob, ShardSaved, StateLoaded, WorkerAborted, Finalized, ShardKept>;
 
 // ---- wire 2, agent to worker ----
 
 struct Welcome {
   uint32_t attempt = 0, rank = 0, size = 0, local_rank = 0, local_size = 0;
   std::string data_address, secret;
+  // The state to go on from, if it is in memory: one, whose memory travels along as a descriptor.
+  std::vector<KeptState> kept;
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.attempt, m.rank, m.size, m.local_rank, m.local_size, m.data_address, m.secret);
+    v(m.attempt, m.rank, m.size, m.local_rank, m.local_size, m.data_address, m.secret, m.kept);
   }
 };
 
@@ -840,7 +904,8 @@ struct PeerFailed {
   }
 };
 
-using ToWorker = std::variant<Welcome, ExchangeResult, SaveResult, LoadResult, PeerFailed>;
+using ToWorker =
+    std::variant<Welcome, ExchangeResult, SaveResult, LoadResult, PeerFailed, KeepResult>;
 
 // What a worker counts, in memory shared with its agent: no system call per heartbeat. Both sides
 // use relaxed 64-bit atomics.

@@ -46,6 +46,25 @@ ssize_t send_some(int fd, std::string_view bytes, int descriptor) {
   return sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
+// Receives what is there, and keeps a descriptor that comes along.
+ssize_t receive_some(int fd, char* bytes, size_t size, Fd& descriptor) {
+  iovec piece{bytes, size};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const cmsghdr* header = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    int received = -1;
+    std::memcpy(&received, CMSG_DATA(header), sizeof received);
+    descriptor.reset(received);
+  }
+  return n;
+}
+
 }  // namespace
 
 Outcome AgentWire::join(const std::string& path, uint32_t attempt, uint32_t rank, int progress,
@@ -76,8 +95,8 @@ Outcome AgentWire::send(const FromWorker& message) {
   return send_bytes(to_frame(message), -1);
 }
 
-Outcome AgentWire::send_aside(const FromWorker& message) {
-  const std::string why = push(to_frame(message), -1);
+Outcome AgentWire::send_aside(const FromWorker& message, int descriptor) {
+  const std::string why = push(to_frame(message), descriptor);
   if (why.empty()) return {};
   return {HVD_AGENT_LOST, "the agent of this host is gone: " + why};
 }
@@ -133,7 +152,7 @@ void AgentWire::wait(std::optional<Time> deadline) {
 void AgentWire::read_all() {
   char bytes[65536];
   while (state_) {
-    const ssize_t n = recv(fd_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    const ssize_t n = receive_some(fd_.get(), bytes, sizeof bytes, descriptor_);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
     if (n <= 0) return lose(n == 0 ? "it closed the connection" : std::strerror(errno));

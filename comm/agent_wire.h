@@ -27,8 +27,12 @@ class AgentWire {
   // Hands over a message, waiting at most 10 s for room.
   Outcome send(const FromWorker& message);
 
-  // The same from another thread; a failure is the next send's or check's to find.
-  Outcome send_aside(const FromWorker& message);
+  // The same from another thread, with a descriptor if there is one; a failure is the next send's
+  // or check's to find.
+  Outcome send_aside(const FromWorker& message, int descriptor = -1);
+
+  // What came beside the agent's welcome, if anything.
+  Fd take_descriptor() { return std::move(descriptor_); }
 
   // Takes in what has come, without waiting. Fails, from then on for good, when the agent told that
   // a rank is gone or is gone itself.
@@ -85,6 +89,7 @@ class AgentWire {
   std::mutex sending_;  // whole messages
   FrameReader reader_;
   std::deque<ToWorker> inbox_;
+  Fd descriptor_;
   Outcome state_;
   bool goes_on_ = false;  // without ranks that are gone
 };

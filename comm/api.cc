@@ -378,6 +378,16 @@ hvd_result hvd_checkpoint_save_async(uint64_t step, const hvd_array* arrays, siz
   });
 }
 
+hvd_result hvd_checkpoint_keep(uint64_t step, const hvd_array* arrays, size_t count,
+                               const char* note) {
+  return with_session([&](Session& session) -> Outcome {
+    std::vector<NamedArray> list;
+    const Outcome read = read_arrays(arrays, count, list);
+    if (!read) return read;
+    return session.keep(step, note == nullptr ? "" : note, list);
+  });
+}
+
 hvd_result hvd_checkpoint_wait(void) {
   return with_session([](Session& session) { return session.wait_for_save(); });
 }

@@ -198,8 +198,33 @@ struct ReadCheckpoint {
   std::vector<const LoadedArray*> sources;  // by target, into shard.arrays
 };
 
+// What is read must fit what the program has.
+Status take_shard(const std::string& name, LoadedShard shard,
+                  const std::vector<ArrayTarget>& targets, size_t note_limit,
+                  ReadCheckpoint& read) {
+  read.shard = std::move(shard);
+  if (read.shard.note.size() > note_limit) {
+    return Error{name + " has a note of " + std::to_string(read.shard.note.size()) +
+                 " bytes, more than the program has room for"};
+  }
+  return check_targets(name, read.shard, targets, read.sources);
+}
+
+Status read_kept(const CheckpointPlace& place, const std::vector<ArrayTarget>& targets,
+                 size_t note_limit, ReadCheckpoint& read) {
+  const KeptState& kept = *place.kept;
+  read.step = kept.step;
+  const std::string name = "the state of step " + std::to_string(kept.step) + " in memory";
+  const ExpectedShard expected{kept.shard,
+                               {place.job, kept.attempt, kept.step, kept.shard.rank, place.size}};
+  Result<LoadedShard> shard = read_shard(place.kept_memory, name, expected);
+  if (!shard) return shard.error();
+  return take_shard(name, std::move(*shard), targets, note_limit, read);
+}
+
 Status read_checkpoint(const CheckpointPlace& place, const std::vector<ArrayTarget>& targets,
                        size_t note_limit, ReadCheckpoint& read) {
+  if (place.kept != nullptr) return read_kept(place, targets, note_limit, read);
   const std::string path = place.resume_from + "/manifest.json";
   const Result<std::string> text = read_file(path, kMaxManifest);
   if (!text) return text.error();
@@ -210,12 +235,7 @@ Status read_checkpoint(const CheckpointPlace& place, const std::vector<ArrayTarg
   if (!choice) return choice.error();
   Result<LoadedShard> shard = read_shard(choice->path, &choice->expected);
   if (!shard) return shard.error();
-  read.shard = std::move(*shard);
-  if (read.shard.note.size() > note_limit) {
-    return Error{choice->path + " has a note of " + std::to_string(read.shard.note.size()) +
-                 " bytes, more than the program has room for"};
-  }
-  return check_targets(choice->path, read.shard, targets, read.sources);
+  return take_shard(choice->path, std::move(*shard), targets, note_limit, read);
 }
 
 // Tells what was read, and hears whether all ranks read the same.

@@ -16,6 +16,9 @@ namespace hvd {
 struct CheckpointPlace {
   std::string dir;          // CKPT_DIR, empty if there is none
   std::string resume_from;  // a committed step's folder, empty if there is none
+  // The state to go on from is in memory, and this is it; else none.
+  const KeptState* kept = nullptr;
+  int kept_memory = -1;
   std::string job;
   uint32_t attempt = 0, rank = 0, size = 1;
   AgentWire* agent = nullptr;  // none: alone

@@ -92,7 +92,16 @@ Outcome Session::join() {
                                 std::to_string(welcome_.size) + " where HVD_RANK is " +
                                 std::to_string(settings_.rank)};
   }
+  take_kept();
   return build_links();
+}
+
+// Memory that the rank wrote itself is one of its two copies; another rank's is only read.
+void Session::take_kept() {
+  kept_memory_ = agent_->take_descriptor();
+  if (!kept_memory_) return welcome_.kept.clear();
+  if (welcome_.kept.empty() || welcome_.kept.front().shard.rank != rank()) return;
+  kept_states_.adopt(Fd(fcntl(kept_memory_.get(), F_DUPFD_CLOEXEC, 0)));
 }
 
 Outcome Session::build_links() {
@@ -191,6 +200,10 @@ CheckpointPlace Session::checkpoint_place() const {
   CheckpointPlace place;
   place.dir = settings_.checkpoint_dir;
   place.resume_from = settings_.resume_from;
+  if (!welcome_.kept.empty()) {
+    place.kept = &welcome_.kept.front();
+    place.kept_memory = kept_memory_.get();
+  }
   place.job = settings_.job;
   place.attempt = settings_.attempt;
   place.rank = rank();
@@ -237,6 +250,20 @@ Outcome Session::save_async(uint64_t step, const std::string& note,
 Outcome Session::wait_for_save() {
   if (!async_save_.pending()) return {};
   return on_storage([&] { return async_save_.finish(checkpoint_place()); });
+}
+
+Outcome Session::keep(uint64_t step, const std::string& note,
+                      const std::vector<NamedArray>& arrays) {
+  if (!communicator_->state()) return communicator_->state();
+  if (!agent_) return {};
+  if (settings_.checkpoint_dir.empty()) {
+    return save_checkpoint(checkpoint_place(), step, note, arrays);
+  }
+  return on_storage([&] {
+    const Outcome before = kept_states_.finish(checkpoint_place());
+    if (before) kept_states_.start(checkpoint_place(), step, note, arrays);
+    return before;
+  });
 }
 
 Outcome Session::load(const std::vector<ArrayTarget>& targets, size_t note_limit,

@@ -13,6 +13,7 @@
 #include "comm/backend.h"
 #include "comm/checkpoint.h"
 #include "comm/collectives.h"
+#include "comm/kept_state.h"
 #include "comm/links.h"
 #include "comm/settings.h"
 
@@ -42,6 +43,7 @@ class Session {
   Outcome save(uint64_t step, const std::string& note, const std::vector<NamedArray>& arrays);
   Outcome save_async(uint64_t step, const std::string& note, const std::vector<NamedArray>& arrays);
   Outcome wait_for_save();
+  Outcome keep(uint64_t step, const std::string& note, const std::vector<NamedArray>& arrays);
   Outcome load(const std::vector<ArrayTarget>& targets, size_t note_limit,
                LoadedCheckpoint& loaded);
   Outcome abort(int code, const std::string& reason);
@@ -54,6 +56,7 @@ class Session {
   explicit Session(const Settings& settings) : settings_(settings) {}
   Outcome make_page(Fd& memory);
   Outcome join();
+  void take_kept();
   Outcome build_links();
   Outcome open_backend();
   template <class Call>
@@ -72,6 +75,8 @@ class Session {
   ProgressPage* page_ = nullptr;
   std::unique_ptr<AgentWire> agent_;  // none: alone
   AsyncSave async_save_;
+  KeptStates kept_states_;
+  Fd kept_memory_;  // of welcome_.kept
   std::unique_ptr<Links> links_;
   std::unique_ptr<Communicator> communicator_;
   std::vector<std::unique_ptr<Backend>> backends_;  // the first that takes a buffer serves it

@@ -63,6 +63,7 @@ struct Options {
   uint64_t step_ms = 0;
   uint64_t seed = 1;
   uint64_t save_on_error = 0;
+  uint64_t keep_every = 0;
   std::string samples;
 };
 
@@ -255,19 +256,17 @@ class Training {
   }
 
   void save(uint64_t done) {
-    char note[128];
-    std::snprintf(note, sizeof note, kNote,
-                  static_cast<unsigned long long>(done / kBatchesPerEpoch),
-                  static_cast<unsigned long long>(done % kBatchesPerEpoch),
-                  static_cast<unsigned long long>(options_.seed));
     try {
-      comm::checkpoint_save(done, arrays(), note);
+      comm::checkpoint_save(done, arrays(), note(done));
     } catch (const comm::Failure& failure) {
       // A disk that is full costs the checkpoint, not the work: the one before is still there.
       if (failure.result() != HVD_CHECKPOINT_FAILED) throw;
       std::fprintf(stderr, "train_digits: going on without a checkpoint: %s\n", failure.what());
     }
   }
+
+  // In memory, for the loss of a process and not of a host.
+  void keep(uint64_t done) { comm::checkpoint_keep(done, arrays(), note(done)); }
 
   // Step number `step`, counted from 0. Returns the loss before it.
   double step(uint64_t step) {
@@ -303,6 +302,15 @@ class Training {
 
  private:
   static constexpr const char* kNote = "{\"epoch\": %llu, \"batch\": %llu, \"seed\": %llu}";
+
+  std::string note(uint64_t done) const {
+    char text[128];
+    std::snprintf(text, sizeof text, kNote,
+                  static_cast<unsigned long long>(done / kBatchesPerEpoch),
+                  static_cast<unsigned long long>(done % kBatchesPerEpoch),
+                  static_cast<unsigned long long>(options_.seed));
+    return text;
+  }
 
   std::vector<comm::Array> arrays() { return {{"weights", weights_}, {"velocity", velocity_}}; }
 
@@ -418,6 +426,7 @@ void run(const Options& options) {
       if (session.rank() == 0) reporter.step(done, loss);
       std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
       if (saves && done % options.checkpoint_every == 0) training.save(done);
+      if (options.keep_every > 0 && done % options.keep_every == 0) training.keep(done);
       if (asked_to_end != 0) end_unless_a_rank_is_gone();
     }
   } catch (const comm::Failure& failure) {
@@ -443,6 +452,8 @@ constexpr const char* kUsage =
     "                    [--samples FOLDER]\n"
     "  --steps N             optimizer steps in all (200)\n"
     "  --checkpoint-every K  save after each K steps; 0: never (HVD_CHECKPOINT_EVERY, else 50)\n"
+    "  --keep-every K        keep the state in the agents' memory after each K steps; 0: never "
+    "(0)\n"
     "  --step-ms N           sleep this long in each step (0)\n"
     "  --seed N              of the first weights and the shuffles (1)\n"
     "  --save-on-error N     1: ranks that are left after a failure save what they have (0)\n"
@@ -454,6 +465,7 @@ Options parse_options(int argc, char** argv) {
   const std::pair<std::string_view, uint64_t*> known[] = {
       {"--steps", &options.steps},
       {"--checkpoint-every", &options.checkpoint_every},
+      {"--keep-every", &options.keep_every},
       {"--step-ms", &options.step_ms},
       {"--save-on-error", &options.save_on_error},
       {"--seed", &options.seed}};

@@ -68,6 +68,14 @@ bool describe(const ShardSaved& m, Json& j) {
             {"error", m.error}});
   return true;
 }
+bool describe(const ShardKept& m, Json& j) {
+  j.update({{"message", "shard-kept"},
+            {"attempt", m.attempt},
+            {"rank", m.shard.rank},
+            {"step", m.step},
+            {"error", m.error}});
+  return !m.error.empty();  // of every step of every rank, nobody wants to read
+}
 bool describe(const StateLoaded& m, Json& j) {
   j.update({{"message", "state-loaded"},
             {"attempt", m.attempt},
@@ -296,6 +304,7 @@ Json history_json(const RunAccount& account) {
                         {"ending", one.kind.empty() ? "well" : one.kind},
                         {"text", one.ending},
                         {"first_step", one.first_step},
+                        {"from_memory", one.from_memory},
                         {"last_step", one.last_step},
                         {"steps_lost", one.steps_lost},
                         {"seconds", times_json(one.spent)}});

@@ -51,6 +51,10 @@ std::string attempts_text(const RunAccount& run) {
     const AttemptAccount& one = run.attempts[i];
     text += "\n  " + std::to_string(one.number) + ", from " + format_duration(one.began) + " to " +
             format_duration(one.ended) + ": " + one.ending;
+    const AttemptAccount& next = run.attempts[i + 1];
+    if (next.from_memory) {
+      text += "; then from step " + std::to_string(next.first_step) + " in memory";
+    }
     if (one.steps_lost > 0) text += "; " + std::to_string(one.steps_lost) + " steps to redo";
   }
   return text;

@@ -161,6 +161,42 @@ Candidate committed_candidate(const Manifest& manifest, const Placement& placeme
   return {manifest.step, manifest, spread(placement, manifest.size, manifest.shards)};
 }
 
+bool serves(const KeptStep& kept, const Placement& placement) {
+  std::vector<Shard> held;
+  for (const Shard& shard : kept.shards) {
+    if (!shard.digest.empty()) held.push_back(shard);
+  }
+  const bool any_serves = serves_any_rank(held);
+  return std::all_of(placement.begin(), placement.end(), [&](const HostPlaces& host) {
+    const auto has_its_own = [&](const Place& place) {
+      return place.rank < kept.shards.size() && !kept.shards[place.rank].digest.empty() &&
+             kept.holders[place.rank] == host.host;
+    };
+    if (std::all_of(host.places.begin(), host.places.end(), has_its_own)) return true;
+    return any_serves && std::any_of(held.begin(), held.end(), [&](const Shard& shard) {
+             return kept.holders[shard.rank] == host.host;
+           });
+  });
+}
+
+void forget_host(KeptSteps& kept, uint32_t host) {
+  for (auto& [step, one] : kept) {
+    for (size_t rank = 0; rank < one.shards.size(); ++rank) {
+      if (one.holders[rank] == host) one.shards[rank] = Shard{};
+    }
+  }
+}
+
+std::vector<KeptState> held_by(const KeptSteps::value_type& kept, uint32_t host) {
+  std::vector<KeptState> held;
+  for (size_t rank = 0; rank < kept.second.shards.size(); ++rank) {
+    const Shard& shard = kept.second.shards[rank];
+    if (shard.digest.empty() || kept.second.holders[rank] != host) continue;
+    held.push_back({kept.first.second, kept.first.first, shard});
+  }
+  return held;
+}
+
 std::vector<uint64_t> steps_to_prune(const std::set<uint64_t>& known,
                                      const std::set<uint64_t>& verified, uint32_t keep) {
   const size_t wanted = std::max<uint32_t>(keep, 2);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/checkpoint_format.h"
@@ -46,6 +47,26 @@ std::optional<ListedForeign> choose_foreign(const std::map<uint32_t, Checkpoints
 
 // What the ranks of the placement have just committed, each host to verify its own ranks' shards.
 Candidate committed_candidate(const Manifest& manifest, const Placement& placement);
+
+// A state that ranks keep in their agents' memory.
+struct KeptStep {
+  std::vector<Shard> shards;      // by rank, digest empty where none is held
+  std::vector<uint32_t> holders;  // by rank: the host whose agent holds it
+  std::set<uint32_t> told;        // ranks that said whether they have theirs
+  std::string error;              // of the first that has not
+};
+using StepOfAttempt = std::pair<uint64_t, uint32_t>;  // the step, and whose it is
+using KeptSteps = std::map<StepOfAttempt, KeptStep>;
+
+// Whether the ranks of the placement can go on from it: each host holds all its ranks' shards or,
+// of state that is the same on all ranks, any one.
+bool serves(const KeptStep& kept, const Placement& placement);
+
+// What a host that is lost took along.
+void forget_host(KeptSteps& kept, uint32_t host);
+
+// Those shards that one host holds.
+std::vector<KeptState> held_by(const KeptSteps::value_type& kept, uint32_t host);
 
 // Of the steps known, those to remove: all but the newest `keep` (at least two) of `verified`, and
 // never one that has fewer than that many verified steps above it.

@@ -175,21 +175,18 @@ bool Policy::check_machines(Time now) {
 
 // ---- the life of an attempt ----
 
-void Policy::start_attempt(const Candidate* from) {
-  std::string resume_from;
-  uint64_t resume_step = 0;
-  if (from != nullptr) {
-    resume_from = job_.checkpoint_dir + "/" + step_folder(from->step);
-    resume_step = from->step;
-    verified_.insert(from->step);
-    had_checkpoint_ = true;
-  } else if (foreign_) {
-    resume_from = foreign_->path;
-    resume_step = foreign_->step;
-  }
-  resumed_ = !resume_from.empty();
-  if (resumed_step_ != resume_step) failures_from_checkpoint_ = 0;
-  resumed_step_ = resume_step;
+Policy::Origin Policy::origin_of(const Candidate* from) {
+  if (from == nullptr) return foreign_ ? Origin{foreign_->path, foreign_->step, nullptr} : Origin{};
+  verified_.insert(from->step);
+  had_checkpoint_ = true;
+  return {job_.checkpoint_dir + "/" + step_folder(from->step), from->step, nullptr};
+}
+
+void Policy::start_attempt(const Origin& origin) {
+  resumed_ = !origin.path.empty();
+  from_memory_ = origin.kept != nullptr;
+  if (resumed_step_ != origin.step) failures_from_checkpoint_ = 0;
+  resumed_step_ = origin.step;
   ++attempt_;
   ++attempts_started_;
   ended_ok_ = 0;
@@ -207,23 +204,24 @@ void Policy::start_attempt(const Candidate* from) {
   reached_at_start_ = reached_step_;
   cause_ = Cause{};
   phase_ = Phase::running;
-  times_.attempt_begins(attempt_, resume_step);
+  times_.attempt_begins(attempt_, origin.step, from_memory_);
   stragglers_.begin(job_.size);
   slow_.reset();
   deadline_.reset();
   for (const HostPlaces& places : placement_) {
     hosts_[places.host].active = true;
-    send(places.host, make_start(places, resume_from, resume_step));
+    send(places.host, make_start(places, origin));
   }
   if (attempts_started_ > 1 || resumed_) {
     say(Say::Level::info, "attempt " + std::to_string(attempt_) + " goes on from " +
-                              (resumed_ ? "step " + std::to_string(resume_step) : "the beginning"));
+                              (resumed_ ? "step " + std::to_string(origin.step) : "the beginning") +
+                              (from_memory_ ? ", which the agents have in memory" : ""));
   }
+  std::erase_if(kept_, [&](const auto& one) { return &one != origin.kept; });
   previous_size_ = job_.size;
 }
 
-StartAttempt Policy::make_start(const HostPlaces& places, const std::string& from,
-                                uint64_t step) const {
+StartAttempt Policy::make_start(const HostPlaces& places, const Origin& origin) const {
   const HostState& first = hosts_[placement_.front().host];
   const Host& host = job_.hosts[places.host];
   StartAttempt m;
@@ -259,8 +257,9 @@ StartAttempt Policy::make_start(const HostPlaces& places, const std::string& fro
   m.secret = job_.secret;
   m.checkpoint_dir = job_.checkpoint_dir;
   m.checkpoint_every = job_.checkpoint_every;
-  m.resume_from = from;
-  m.resume_step = step;
+  m.resume_from = origin.path;
+  m.resume_step = origin.step;
+  if (origin.kept != nullptr) m.kept = held_by(*origin.kept, places.host);
   m.reached_step = reached_step_;
   m.restart_reason = reason_word(last_failure_);
   // What an earlier attempt read is gone.

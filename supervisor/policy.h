@@ -19,7 +19,8 @@
 //               the newest candidate; a bad one is skipped by name and the one before is verified.
 //               Then every agent is sent StartAttempt -> running. All this is passed over where the
 //               same agents committed or read the newest one before: it is verified behind the
-//               start.
+//               start. So it is where the agents have a newer state of all ranks in memory
+//               (policy_kept.cc).
 //   running     ranks work. The last rank ended with 0 -> stopping without a cause. The first
 //               abnormal end of a rank, a host's end, a stall that is to be acted on, the user's
 //               request or the wall time -> stopping with that cause; what follows is a
@@ -271,6 +272,7 @@ class Policy {
   void said(uint32_t host, const Beat& m, Time now);
   void said(uint32_t host, const ExchangeBlob& m, Time now);
   void said(uint32_t host, const ShardSaved& m, Time now);
+  void said(uint32_t host, const ShardKept& m, Time now);
   void said(uint32_t host, const StateLoaded& m, Time now);
   void said(uint32_t host, const ForeignCheckpoint& m, Time now);
   void said(uint32_t host, const WorkerAborted& m, Time now);
@@ -344,8 +346,17 @@ class Policy {
   void verify_newest(Time now);
   void probe_done(Time now);
   void go(const Candidate* from);
-  void start_attempt(const Candidate* from);
-  StartAttempt make_start(const HostPlaces& host, const std::string& from, uint64_t step) const;
+  const KeptSteps::value_type* newest_kept() const;
+  void go_from_memory(const KeptSteps::value_type& kept);
+  // What an attempt goes on from; an empty path: the beginning.
+  struct Origin {
+    std::string path;
+    uint64_t step = 0;
+    const KeptSteps::value_type* kept = nullptr;
+  };
+  Origin origin_of(const Candidate* from);
+  void start_attempt(const Origin& origin);
+  StartAttempt make_start(const HostPlaces& host, const Origin& origin) const;
 
   void watch_pace(uint32_t host, const Beat& beat);
   void look_at_ranks(Time now);
@@ -460,9 +471,12 @@ class Policy {
   // Newest that was whole when the agents that hold the ranks now last had to do with it.
   std::optional<Candidate> trusted_;
   std::vector<ShardDefect> defects_;
+  KeptSteps kept_;
+  bool kept_told_ = false;  // the user knows that states are kept
   std::set<uint64_t> known_, verified_, rejected_;
   uint64_t resumed_step_ = 0;
   bool resumed_ = false;
+  bool from_memory_ = false;  // and not from a folder
   bool committed_ever_ = false;
   bool had_checkpoint_ = false;  // of ours, whole: the beginning is not what to go on from
   uint32_t failures_from_checkpoint_ = 0;

@@ -44,7 +44,8 @@ uint32_t Policy::open_requests(Request kind) const {
 
 void Policy::prepare(Time now) {
   if (!check_machines(now)) return;
-  if (job_.checkpoint_dir.empty()) return start_attempt(nullptr);
+  if (job_.checkpoint_dir.empty()) return start_attempt(origin_of(nullptr));
+  if (const auto* kept = newest_kept()) return go_from_memory(*kept);
   if (may_trust()) return go_trusting();
   phase_ = Phase::preparing;
   deadline_ = now + kPrepareLimit;
@@ -66,7 +67,7 @@ bool Policy::may_trust() const {
 // The agents that have this checkpoint are those that will read it: whether it is still whole is
 // looked at while the ranks start, and nothing is committed on top of it before that is known.
 void Policy::go_trusting() {
-  start_attempt(&*trusted_);
+  start_attempt(origin_of(&*trusted_));
   ask_to_verify(*trusted_);
   take_locks();
   clear_drafts();
@@ -300,19 +301,24 @@ void Policy::verified_late(uint64_t step, const CheckpointVerified& m, Time now)
 
 // The ranks cannot go on from what they read: another attempt takes the checkpoint before it.
 void Policy::refuse_state(uint64_t step, const std::string& why, Time now) {
-  rejected_.insert(step);
-  known_.erase(step);
-  verified_.erase(step);
-  trusted_.reset();
   Cause cause;
   cause.kind = Cause::Kind::bad_state;
-  cause.text = "checkpoint " + step_folder(step) + " cannot be used: " + why;
+  if (from_memory_) {
+    kept_.clear();
+    cause.text = "the state of step " + std::to_string(step) + " in memory cannot be used: " + why;
+  } else {
+    rejected_.insert(step);
+    known_.erase(step);
+    verified_.erase(step);
+    trusted_.reset();
+    cause.text = "checkpoint " + step_folder(step) + " cannot be used: " + why;
+  }
   if (phase_ == Phase::running) fail(cause, now);
 }
 
 // Starts the attempt and puts the folder in order behind it.
 void Policy::go(const Candidate* from) {
-  start_attempt(from);
+  start_attempt(origin_of(from));
   if (from != nullptr) trusted_ = *from;
   for (const HostPlaces& places : placement_) {
     if (!job_.job_file.empty()) {

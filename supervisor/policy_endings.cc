@@ -455,10 +455,16 @@ bool Policy::may_go_on(std::string& why_not, Time now) {
                       : 1;
   if (is_the_end(rule, why_not)) return false;
   if (resumed_ && !progressed_ && own_doing(cause_) && ++failures_from_checkpoint_ >= kPoisoned) {
-    rejected_.insert(resumed_step_);
-    say(Say::Level::warning, "checkpoint " + step_folder(resumed_step_) +
-                                 " is set aside: the program failed " + std::to_string(kPoisoned) +
-                                 " times right after reading it");
+    if (from_memory_) {
+      kept_.clear();
+    } else {
+      rejected_.insert(resumed_step_);
+    }
+    say(Say::Level::warning,
+        (from_memory_ ? "the state of step " + std::to_string(resumed_step_) + " in memory"
+                      : "checkpoint " + step_folder(resumed_step_)) +
+            " is set aside: the program failed " + std::to_string(kPoisoned) +
+            " times right after reading it");
   }
   if (rule != nullptr) say(Say::Level::info, "by the rule '" + rule->text + "' the job goes on");
   if (rule != nullptr && rule->action == Rule::Action::ignore_budget) {

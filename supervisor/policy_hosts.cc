@@ -36,6 +36,7 @@ void Policy::on(const HostUp& event, Time now) {
   host.address = event.address;
   host.own_address = event.own_address;
   host.active = false;
+  forget_host(kept_, event.host);  // it is another agent
   if (holds_ranks(event.host)) {
     trusted_.reset();
   } else if (attempts_started_ > 0) {
@@ -58,6 +59,7 @@ void Policy::on(const HostDown& event, Time now) {
   if (was_up) host.fenced = event.end == HostEnd::lost ? now + job_.silence : now;
   std::erase_if(requests_, [&](const auto& r) { return r.second.host == event.host; });
   forget_proofs(event.host);
+  forget_host(kept_, event.host);
   if (!holds_ranks(event.host)) {
     if (host.leaving) return;
     say(host.refusals == 1 ? Say::Level::warning : Say::Level::detail,

@@ -46,7 +46,7 @@ void TimeAccount::close() {
   ended_ = false;
 }
 
-void TimeAccount::attempt_begins(uint32_t number, uint64_t from_step) {
+void TimeAccount::attempt_begins(uint32_t number, uint64_t from_step, bool from_memory) {
   if (ended_) close();
   if (!closed_.empty()) {
     AttemptAccount& last = closed_.back();
@@ -54,6 +54,7 @@ void TimeAccount::attempt_begins(uint32_t number, uint64_t from_step) {
   }
   current_.number = number;
   current_.first_step = from_step;
+  current_.from_memory = from_memory;
   current_.began = now_ - start_;
   saved_ = std::min(saved_, high_);
   high_before_ = high_;

@@ -36,6 +36,7 @@ struct AttemptAccount {
   uint32_t number = 0;
   Duration began{}, ended{};  // its ranks, since the start of the run
   uint64_t first_step = 0;    // that it went on from; 0: the beginning
+  bool from_memory = false;   // the agents had that in memory
   uint64_t last_step = 0;     // that it reached; 0: none was reported
   uint64_t steps_lost = 0;    // that the next attempt had to redo
   std::string kind, ending;   // of the cause; empty: all ranks ended with 0
@@ -59,7 +60,7 @@ class TimeAccount {
   void advance(Time now);
   // On what the time is spent from now on. While an attempt runs, steps decide.
   void enter(Spent spent);
-  void attempt_begins(uint32_t number, uint64_t from_step);
+  void attempt_begins(uint32_t number, uint64_t from_step, bool from_memory = false);
   void reached(uint64_t step);
   // A checkpoint of this step is whole.
   void saved(uint64_t step);

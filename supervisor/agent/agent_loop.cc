@@ -57,6 +57,9 @@ CheckpointVerified refusal(const VerifyCheckpoint& task, const std::string& why)
   for (const uint32_t rank : task.shards) answer.defects.push_back({rank, why});
   return answer;
 }
+JobFileRead refusal(const ReadJobFile& task, const std::string& why) {
+  return {task.request, "", why};
+}
 template <class M>
 Performed refusal(const M& task, const std::string& why) {
   return {task.request, why};
@@ -354,7 +357,7 @@ void AgentLoop::handle(StartAttempt& message) {
   around.agent_socket = seat_.folder.path + "/agent";
   around.login = own_environment();
   around.file_limit = file_limit_;
-  attempt_.emplace(poller_, link_, *socket_, std::move(message), around, seat_.folder.path);
+  attempt_.emplace(poller_, link_, *socket_, kept_, std::move(message), around, seat_.folder.path);
 }
 
 void AgentLoop::handle(const StopAttempt& message) {
@@ -404,6 +407,10 @@ void AgentLoop::handle(const PruneCheckpoints& message) {
 }
 void AgentLoop::handle(const WriteJobFile& message) {
   submit<Performed>(message);
+}
+
+void AgentLoop::handle(const ReadJobFile& message) {
+  submit<JobFileRead>(message);
 }
 
 void AgentLoop::handle(const CommitCheckpoint& message) {

@@ -17,6 +17,7 @@
 #include "supervisor/agent/directory_lock.h"
 #include "supervisor/agent/facts.h"
 #include "supervisor/agent/keeper.h"
+#include "supervisor/agent/kept_copies.h"
 #include "supervisor/agent/launcher_link.h"
 #include "supervisor/agent/lease.h"
 #include "supervisor/agent/reserved_port.h"
@@ -52,6 +53,7 @@ class AgentLoop {
   void handle(const ExchangeResult& message) { pass_on(message); }
   void handle(const SaveResult& message) { pass_on(message); }
   void handle(const LoadResult& message) { pass_on(message); }
+  void handle(const KeepResult& message) { pass_on(message); }
   void handle(const ProbeDirectory& message);
   void handle(const TakeLock& message);
   void handle(const ListCheckpoints& message);
@@ -59,6 +61,7 @@ class AgentLoop {
   void handle(const CommitCheckpoint& message);
   void handle(const PruneCheckpoints& message);
   void handle(const WriteJobFile& message);
+  void handle(const ReadJobFile& message);
   void handle(const LookAtRanks& message);
   void handle(const TakeStacks& message);
   void handle(const Suspend& message);
@@ -111,6 +114,7 @@ class AgentLoop {
   bool told_leave_ = false;
   uint32_t last_attempt_ = 0;
   bool any_attempt_ = false;
+  KeptCopies kept_;
   std::optional<Attempt> attempt_;
   std::vector<OutputStream> left_output_;  // of attempts that are gone, oldest first
   Parting parting_ = Parting::none;

@@ -32,22 +32,19 @@ Duration extension(uint64_t us) {
 
 }  // namespace
 
-Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, StartAttempt start,
-                 WorkerSurroundings around, const std::string& folder)
+Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, KeptCopies& kept,
+                 StartAttempt start, WorkerSurroundings around, const std::string& folder)
     : link_(link),
       socket_(socket),
+      kept_(kept),
       start_(std::move(start)),
       look_period_(std::clamp<Duration>(bounded(start_.stall_ns) / kLooksPerLimit, kShortestLook,
                                         kLongestLook)),
       last_look_(now()),
       next_look_(last_look_ + look_period_) {
   const auto local_size = static_cast<uint32_t>(start_.places.size());
-  std::vector<Welcome> welcomes;
-  for (const Place& place : start_.places) {
-    welcomes.push_back({start_.attempt, place.rank, start_.size, place.local_rank, local_size,
-                        start_.data_address, start_.secret});
-  }
-  socket_.begin(start_.attempt, welcomes);
+  kept_.keep_only(start_.kept);
+  socket_.begin(start_.attempt, guests());
   const Result<Topology> topology =
       start_.binding == Binding::none ? Result<Topology>(Topology{}) : read_topology();
   for (const Place& place : start_.places) {
@@ -63,6 +60,26 @@ Attempt::Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, Start
     }
     tell_start(*workers_.back(), failure);
   }
+}
+
+std::vector<Guest> Attempt::guests() const {
+  std::vector<Guest> guests;
+  for (const Place& place : start_.places) {
+    Guest& guest = guests.emplace_back();
+    guest.welcome = {start_.attempt,
+                     place.rank,
+                     start_.size,
+                     place.local_rank,
+                     static_cast<uint32_t>(start_.places.size()),
+                     start_.data_address,
+                     start_.secret,
+                     {}};
+    std::optional<KeptCopies::Given> given = kept_.give(place.rank, start_.kept);
+    if (!given) continue;
+    guest.welcome.kept = {given->state};
+    guest.kept = std::move(given->memory);
+  }
+  return guests;
 }
 
 void Attempt::tell_start(Worker& worker, const std::optional<SpawnFailure>& failure) {
@@ -223,10 +240,13 @@ void Attempt::heard(WorkerNews news) {
         using M = std::decay_t<decltype(message)>;
         if constexpr (std::is_same_v<M, Join>) {
           worker->joined = true;
-          worker->progress().attach(std::move(news.page));
+          worker->progress().attach(std::move(news.memory));
           if (failure_) tell_failure(worker->rank());
         } else if constexpr (std::is_same_v<M, Finalized>) {
           worker->finalized = true;
+        } else if constexpr (std::is_same_v<M, ShardKept>) {
+          if (message.error.empty()) message.error = kept_.add(message, std::move(news.memory));
+          link_.send(std::move(message));
         } else {
           link_.send(std::move(message));
         }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "supervisor/agent/kept_copies.h"
 #include "supervisor/agent/launcher_link.h"
 #include "supervisor/agent/memory_kills.h"
 #include "supervisor/agent/stacks.h"
@@ -23,8 +24,8 @@ namespace hvd {
 class Attempt {
  public:
   // Starts all workers and tells of each that it runs or could not. `folder` is for sockets.
-  Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, StartAttempt start,
-          WorkerSurroundings around, const std::string& folder);
+  Attempt(Poller& poller, LauncherLink& link, WorkerSocket& socket, KeptCopies& kept,
+          StartAttempt start, WorkerSurroundings around, const std::string& folder);
 
   uint32_t number() const { return start_.attempt; }
   bool gone() const { return phase_ == Phase::gone; }
@@ -63,6 +64,7 @@ class Attempt {
  private:
   enum class Phase { running, stopping, killing, gone };
 
+  std::vector<Guest> guests() const;
   void tell_start(Worker& worker, const std::optional<SpawnFailure>& failure);
   Worker* find(uint32_t rank);
   Worker* at(uint64_t index);
@@ -78,6 +80,7 @@ class Attempt {
 
   LauncherLink& link_;
   WorkerSocket& socket_;
+  KeptCopies& kept_;
   const StartAttempt start_;
   std::vector<std::unique_ptr<Worker>> workers_;  // by index
   Phase phase_ = Phase::running;

@@ -23,6 +23,8 @@ constexpr const char* kManifestFile = "manifest.json";
 // What a listing may carry of manifests, so that the answer fits into a frame with the rest.
 constexpr size_t kMostListed = 12u << 20;
 constexpr size_t kMostForeign = 1000;
+// Of job.toml, so that the answer fits into a frame.
+constexpr size_t kLongestJobText = 12u << 20;
 // A folder on its way out, so that no half of it is ever taken for a checkpoint.
 constexpr std::string_view kAside = ".old";
 // A checkpoint that makes room for another of its step, where two folders cannot be exchanged. It
@@ -366,6 +368,12 @@ Performed perform(const PruneCheckpoints& task) {
 
 Performed perform(const WriteJobFile& task) {
   return {task.request, error_of(write_job_file(task))};
+}
+
+JobFileRead perform(const ReadJobFile& task) {
+  const Result<std::string> text = read_own_file(task.dir + "/job.toml", kLongestJobText);
+  return text ? JobFileRead{task.request, *text, ""}
+              : JobFileRead{task.request, "", text.error().text};
 }
 
 }  // namespace hvd

@@ -28,4 +28,7 @@ Performed perform(const PruneCheckpoints& task);
 
 Performed perform(const WriteJobFile& task);
 
+// Only a file of the agent's own user that nobody else can write.
+JobFileRead perform(const ReadJobFile& task);
+
 }  // namespace hvd

@@ -31,8 +31,10 @@ bool same_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
 }
 
-// Keeps the first descriptor that came along and closes the others.
-void take_descriptors(msghdr& header, Fd& page) {
+// Descriptors that wait for their messages: one each, and few messages have one.
+constexpr size_t kMostDescriptors = 8;
+
+void take_descriptors(msghdr& header, std::deque<Fd>& descriptors) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -40,7 +42,7 @@ void take_descriptors(msghdr& header, Fd& page) {
       int number;
       std::memcpy(&number, CMSG_DATA(part) + i * sizeof(int), sizeof number);
       Fd fd(number);
-      if (!page) page = std::move(fd);
+      if (descriptors.size() < kMostDescriptors) descriptors.push_back(std::move(fd));
     }
   }
 }
@@ -71,6 +73,14 @@ struct Stamp {
     m.shard.rank = rank;
     return true;
   }
+  bool operator()(ShardKept& m) const {
+    cut(m.error);
+    cut(m.shard.digest);
+    cut(m.shard.state_digest);
+    m.attempt = attempt;
+    m.shard.rank = rank;
+    return true;
+  }
 
  private:
   template <class M>
@@ -90,10 +100,13 @@ Result<WorkerSocket> WorkerSocket::open(Poller& poller, const std::string& path)
   return WorkerSocket(poller, WatchedFd(poller, std::move(*socket), poll_name(Source::listener)));
 }
 
-void WorkerSocket::begin(uint32_t attempt, const std::vector<Welcome>& welcomes) {
+void WorkerSocket::begin(uint32_t attempt, std::vector<Guest> guests) {
   end();
   attempt_ = attempt;
-  for (const Welcome& welcome : welcomes) seats_[welcome.rank] = Seat{welcome, 0};
+  for (Guest& guest : guests) {
+    const uint32_t rank = guest.welcome.rank;
+    seats_[rank] = Seat{std::move(guest), 0};
+  }
 }
 
 void WorkerSocket::end() {
@@ -114,6 +127,7 @@ void WorkerSocket::accept_waiting(Time now) {
                                             {},
                                             {},
                                             {},
+                                            {},
                                             {}});
   }
 }
@@ -130,9 +144,7 @@ bool WorkerSocket::read_once(Connection& connection, bool& more) {
   const ssize_t n = recvmsg(connection.socket.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   more = n > 0;
   if (n < 0) return errno == EAGAIN || errno == EINTR;
-  Fd page;
-  take_descriptors(header, page);
-  if (page && !connection.page && !connection.rank) connection.page = std::move(page);
+  take_descriptors(header, connection.descriptors);
   connection.reader.feed({block, static_cast<size_t>(n)});
   return n > 0;
 }
@@ -157,8 +169,24 @@ bool WorkerSocket::take_join(uint64_t serial, Connection& connection, const From
   }
   seat->second.serial = serial;
   connection.rank = join->rank;
-  return send(connection, to_frame(ToWorker(seat->second.welcome)));
+  connection.beside = std::move(seat->second.guest.kept);
+  return send(connection, to_frame(ToWorker(seat->second.guest.welcome)));
 }
+
+namespace {
+
+// The descriptor that came with a message of this kind, if one does.
+Fd memory_of(const FromWorker& message, std::deque<Fd>& descriptors) {
+  const auto* kept = std::get_if<ShardKept>(&message);
+  const bool brings =
+      std::holds_alternative<Join>(message) || (kept != nullptr && kept->error.empty());
+  if (!brings || descriptors.empty()) return Fd();
+  Fd memory = std::move(descriptors.front());
+  descriptors.pop_front();
+  return memory;
+}
+
+}  // namespace
 
 bool WorkerSocket::take_frames(uint64_t serial, Connection& connection,
                                std::vector<WorkerNews>& news) {
@@ -170,9 +198,11 @@ bool WorkerSocket::take_frames(uint64_t serial, Connection& connection,
     }
     if (!connection.rank) {
       if (!take_join(serial, connection, *message)) return false;
-      news.push_back({*connection.rank, std::move(*message), std::move(connection.page)});
+      Fd page = memory_of(*message, connection.descriptors);
+      news.push_back({*connection.rank, std::move(*message), std::move(page)});
     } else if (std::visit(Stamp{attempt_, *connection.rank}, *message)) {
-      news.push_back({*connection.rank, std::move(*message), Fd()});
+      Fd memory = memory_of(*message, connection.descriptors);
+      news.push_back({*connection.rank, std::move(*message), std::move(memory)});
     } else {
       notice(connection, "joined twice");
       return false;
@@ -214,11 +244,37 @@ bool WorkerSocket::send(Connection& connection, const std::string& frame) {
   return write_some(connection);
 }
 
+namespace {
+
+// Sends what fits, and the descriptor, if there is one, beside its first byte.
+ssize_t send_some(int socket, std::string_view bytes, Fd& beside) {
+  iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (beside) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = beside.get();
+    std::memcpy(CMSG_DATA(part), &number, sizeof number);
+  }
+  const ssize_t n = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n > 0) beside.reset();
+  return n;
+}
+
+}  // namespace
+
 bool WorkerSocket::write_some(Connection& connection) {
   size_t sent = 0;
   while (sent < connection.unsent.size()) {
-    const ssize_t n = ::send(connection.socket.get(), connection.unsent.data() + sent,
-                             connection.unsent.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const std::string_view rest = std::string_view(connection.unsent).substr(sent);
+    const ssize_t n = send_some(connection.socket.get(), rest, connection.beside);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     // The other end is closed: what it sent before is still to be read, and then says so.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,19 +20,25 @@
 
 namespace hvd {
 
-// One message of a rank, stamped. The page comes with Join.
+// One message of a rank, stamped. A Join brings its page, a ShardKept its memory.
 struct WorkerNews {
   uint32_t rank = 0;
   FromWorker message;
-  Fd page;
+  Fd memory;
+};
+
+// Whom to welcome, and the memory of what it goes on from, if that is in memory.
+struct Guest {
+  Welcome welcome;
+  Fd kept;
 };
 
 class WorkerSocket {
  public:
   static Result<WorkerSocket> open(Poller& poller, const std::string& path);
 
-  // Opens an attempt to the ranks of these welcomes.
-  void begin(uint32_t attempt, const std::vector<Welcome>& welcomes);
+  // Opens an attempt to these ranks.
+  void begin(uint32_t attempt, std::vector<Guest> guests);
   // Drops all connections and lets nobody join until the next begin().
   void end();
 
@@ -60,12 +67,13 @@ class WorkerSocket {
     WatchedFd socket;
     Time join_before;
     FrameReader reader;
-    Fd page;
+    std::deque<Fd> descriptors;    // that came and belong to messages yet to be read
     std::optional<uint32_t> rank;  // joined
     std::string unsent;
+    Fd beside;  // goes with the first byte of that
   };
   struct Seat {
-    Welcome welcome;
+    Guest guest;
     uint64_t serial = 0;  // of the connection that took it, 0: free
   };
 

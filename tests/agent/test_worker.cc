@@ -3,7 +3,7 @@
 //
 //   join   join-attempt N   step N   shrink   exchange ROUND BLOB   exchange-all   saved STEP abort
 //   CODE finalize await-failure   garbage   eof   notify TEXT   listen   say TEXT   fill   wait
-//   exit CODE
+//   keep STEP   keep-nothing STEP   exit CODE
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
@@ -59,9 +59,15 @@ class TestWorker {
     }
     page_ = Fd(memfd_create("progress", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (ftruncate(page_.get(), sizeof(ProgressPage)) != 0) say("no page");
-    send_with_page(to_frame(FromWorker(Join{kProtocol, attempt, number("HVD_RANK")})));
+    send_beside(to_frame(FromWorker(Join{kProtocol, attempt, number("HVD_RANK")})), page_);
     const auto welcome = receive<Welcome>();
     if (!welcome) return say("not welcome");
+    if (!welcome->kept.empty()) {
+      char text[64] = "";
+      const bool read = pread(beside_.get(), text, sizeof text - 1, 0) > 0;
+      say("goes on from step " + std::to_string(welcome->kept[0].step) + " of rank " +
+          std::to_string(welcome->kept[0].shard.rank) + ": " + (read ? text : "nothing"));
+    }
     say("welcome rank=" + std::to_string(welcome->rank) + " size=" + std::to_string(welcome->size) +
         " local=" + std::to_string(welcome->local_rank) + "/" +
         std::to_string(welcome->local_size) + " address=" + welcome->data_address +
@@ -79,6 +85,16 @@ class TestWorker {
     if (pwrite(page_.get(), &on, sizeof on, kPlace) != sizeof on) say("no save");
   }
   void shrink() { static_cast<void>(!ftruncate(page_.get(), 0)); }
+
+  // Memory that says whose it is.
+  void keep(uint64_t step, bool with_memory) {
+    const std::string text = "state " + std::to_string(step) + " of " + variable("HVD_RANK");
+    const Fd memory(memfd_create("kept", MFD_CLOEXEC));
+    static_cast<void>(write_all(memory.get(), text));
+    const ShardKept kept{55, step, Shard{44, text.size(), "digest", "s", false}, ""};
+    if (with_memory) return send_beside(to_frame(FromWorker(kept)), memory);
+    send(kept);
+  }
 
   void send(const FromWorker& message) { send_bytes(to_frame(message)); }
   void send_bytes(const std::string& bytes) {
@@ -147,7 +163,7 @@ class TestWorker {
     return address;
   }
 
-  void send_with_page(const std::string& bytes) {
+  void send_beside(const std::string& bytes, const Fd& descriptor) {
     iovec part{const_cast<char*>(bytes.data()), bytes.size()};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr header{};
@@ -159,7 +175,7 @@ class TestWorker {
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = page_.get();
+    const int fd = descriptor.get();
     std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
     sendmsg(socket_.get(), &header, MSG_NOSIGNAL);
   }
@@ -174,13 +190,26 @@ class TestWorker {
         return std::get<M>(*message);
       }
       char block[4096];
-      const ssize_t n = read(socket_.get(), block, sizeof block);
+      iovec part{block, sizeof block};
+      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+      msghdr header{};
+      header.msg_iov = &part;
+      header.msg_iovlen = 1;
+      header.msg_control = control;
+      header.msg_controllen = sizeof control;
+      const ssize_t n = recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
       if (n <= 0) return std::nullopt;
+      if (const cmsghdr* rights = CMSG_FIRSTHDR(&header)) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+        beside_.reset(fd);
+      }
       reader_.feed({block, static_cast<size_t>(n)});
     }
   }
 
   Fd socket_, page_, listener_;
+  Fd beside_;  // the descriptor that came last
   FrameReader reader_;
 };
 
@@ -211,6 +240,8 @@ int main(int argc, char** argv) {
     if (verb == "saved") {
       worker.send(ShardSaved{55, next_number(i), Shard{44, 10, "d", "s", false}, "note", ""});
     }
+    if (verb == "keep") worker.keep(next_number(i), true);
+    if (verb == "keep-nothing") worker.keep(next_number(i), false);
     if (verb == "abort")
       worker.send(WorkerAborted{9, 9, static_cast<int32_t>(next_number(i)), "why"});
     if (verb == "finalize") worker.send(Finalized{});

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 
 #include "base/process.h"
@@ -19,9 +20,9 @@ StartAttempt worker(AgentProcess& agent, std::vector<std::string> verbs, uint32_
 }
 
 // Waits for a line on a rank's standard output.
-std::string line_of(AgentProcess& agent, uint32_t rank, std::string& rest) {
+std::string line_of(AgentProcess& agent, uint32_t rank, std::string& rest, uint32_t attempt = 1) {
   REQUIRE(agent.pump_until([&] {
-    rest += agent.take_output(rank, Stream::out);
+    rest += agent.take_output(rank, Stream::out, attempt);
     return rest.find('\n') != std::string::npos;
   }));
   const std::string line = rest.substr(0, rest.find('\n'));
@@ -87,6 +88,81 @@ TEST_CASE("what a worker says of itself is stamped with its own rank and attempt
   CHECK(aborted.rank == 0);
   CHECK(aborted.code == 9);
   CHECK(aborted.reason == "why");
+}
+
+namespace {
+
+// Memory of that name that a process holds.
+size_t memories_of(pid_t pid, const std::string& name) {
+  size_t found = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code gone;
+    found += has(std::filesystem::read_symlink(entry.path(), gone).string(), "memfd:" + name);
+  }
+  return found;
+}
+
+std::string kept_by(AgentProcess& agent, uint32_t rank, uint64_t step, KeptState& state) {
+  const auto kept = agent.expect<ShardKept>(
+      [&](const ShardKept& k) { return k.shard.rank == rank && k.step == step; });
+  state = {kept.attempt, kept.step, kept.shard};
+  return kept.error;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "what a rank keeps in memory outlives it, two of each rank, and goes to the next attempt") {
+  AgentProcess agent;
+  agent.greet();
+  agent.send(worker(agent, {"join", "keep", "1", "keep", "2", "keep", "3", "exit", "9"}, 2));
+  KeptState old, state[2];
+  for (const uint32_t rank : {0u, 1u}) {
+    CHECK(kept_by(agent, rank, 2, old) == "");
+    CHECK(kept_by(agent, rank, 3, state[rank]) == "");
+    CHECK(state[rank].attempt == 1);
+    agent.expect<WorkerEnded>();
+  }
+  CHECK(memories_of(agent.agent(), "kept") == 4);
+  agent.send(StopAttempt{1, 0, false, 0, ""});
+  agent.expect<AttemptStopped>();
+  SUBCASE("each its own") {
+    StartAttempt start = worker(agent, {"join", "wait"}, 2, 2);
+    start.kept = {state[0], state[1]};
+    agent.send(start);
+    for (const uint32_t rank : {0u, 1u}) {
+      std::string out;
+      const std::string number = std::to_string(rank);
+      CHECK(line_of(agent, rank, out, 2) ==
+            "goes on from step 3 of rank " + number + ": state 3 of " + number);
+    }
+    CHECK(memories_of(agent.agent(), "kept") == 2);
+  }
+  SUBCASE("one for all, where one is left") {
+    StartAttempt start = worker(agent, {"join", "wait"}, 2, 2);
+    start.kept = {state[1]};
+    agent.send(start);
+    for (const uint32_t rank : {0u, 1u}) {
+      std::string out;
+      CHECK(line_of(agent, rank, out, 2) == "goes on from step 3 of rank 1: state 3 of 1");
+    }
+    CHECK(memories_of(agent.agent(), "kept") == 1);
+  }
+  SUBCASE("none, where the attempt does not go on from it") {
+    agent.send(worker(agent, {"join", "wait"}, 2, 2));
+    std::string out;
+    CHECK(has(line_of(agent, 0, out, 2), "welcome"));
+    CHECK(memories_of(agent.agent(), "kept") == 0);
+  }
+}
+
+TEST_CASE("a kept state without its memory is an error") {
+  AgentProcess agent;
+  agent.greet();
+  agent.send(worker(agent, {"join", "keep-nothing", "1", "wait"}));
+  KeptState state;
+  CHECK(kept_by(agent, 0, 1, state) == "its memory did not come with it");
 }
 
 TEST_CASE("words spoken just before an end are told before the end, more than one read of them") {

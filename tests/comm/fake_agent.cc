@@ -177,8 +177,14 @@ void FakeAgent::join(Worker& worker, const Join& join) {
   }
   worker.rank = join.rank;
   worker.joined = true;
-  send(worker, Welcome{options_.attempt, join.rank, options_.size, join.rank, options_.size,
-                       "127.0.0.1", secret()});
+  send(worker, Welcome{options_.attempt,
+                       join.rank,
+                       options_.size,
+                       join.rank,
+                       options_.size,
+                       "127.0.0.1",
+                       secret(),
+                       {}});
 }
 
 void FakeAgent::exchange(const ExchangeBlob& blob) {

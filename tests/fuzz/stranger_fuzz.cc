@@ -40,10 +40,10 @@ void check_worker(std::string_view bytes) {
   Poller poller;
   auto server = WorkerSocket::open(poller, path);
   HVD_CHECK(server.ok());
-  Welcome welcome;
-  welcome.attempt = 3;
-  welcome.rank = 1;
-  server->begin(3, {welcome});
+  std::vector<Guest> guests(1);
+  guests[0].welcome.attempt = 3;
+  guests[0].welcome.rank = 1;
+  server->begin(3, std::move(guests));
   Fd worker(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -60,6 +60,9 @@ void check_worker(std::string_view bytes) {
         HVD_CHECK(m->attempt == 3 && m->rank == 1);
       }
       if (const auto* m = std::get_if<ShardSaved>(&news.message)) {
+        HVD_CHECK(m->attempt == 3 && m->shard.rank == 1);
+      }
+      if (const auto* m = std::get_if<ShardKept>(&news.message)) {
         HVD_CHECK(m->attempt == 3 && m->shard.rank == 1);
       }
     }

@@ -55,7 +55,8 @@ std::string answer(const std::string& dir, uint32_t size) {
   for (const Candidate& candidate : found.usable) {
     if (!verifies(dir, candidate)) continue;
     for (const Shard& shard : candidate.manifest.shards) {
-      const std::string path = dir + "/" + step_folder(candidate.step) + "/" + shard_file(shard.rank);
+      const std::string path =
+          dir + "/" + step_folder(candidate.step) + "/" + shard_file(shard.rank);
       const std::string differs = compare(path, expected_shard(candidate.manifest, shard));
       if (!differs.empty()) return std::to_string(candidate.step) + " " + differs;
     }

@@ -107,10 +107,10 @@ class TracedCase(Case):
         with open(self.acks) as f:
             return max((int(line) for line in f), default=0)
 
-    def rank_words(self):
+    def rank_words(self, steps=STEPS):
         script = self.script("traced", TRACED_RANK)
         return [HVDLAUNCH, "-np", "2", "--no-prefix", "--checkpoint-dir", self.ckpt, script, WORKER,
-                str(STEPS), self.acks]
+                str(steps), self.acks]
 
     def agent_words(self, alias, disturbance=""):
         os.makedirs(alias, exist_ok=True)
@@ -169,6 +169,22 @@ class SavesTest(TracedCase):
 
     def test_k1_rank_1_is_killed_at_each_call(self):
         self.check_rank(1)
+
+    def test_a_rank_that_keeps_its_state_in_memory_is_killed_at_each_call(self):
+        """States that differ from rank to rank: of the one that was lost, too, there is one of all."""
+        words = self.rank_words(steps=4)
+        code, said = self.run_job(words, TRACED="1", INJECT="", SAVES_IN_MEMORY="1")
+        self.assertEqual(code, 0, said)
+        main, *others = sorted(calls_of(self.path("trace")).values(), key=len, reverse=True)
+        begun = next(i for i, (call, _) in enumerate(main) if call.name == "memfd_create")
+        calls = [call for call, _ in main[begun:] if ALL or call.name in CHANGES | {"fallocate", "recvmsg"}]
+        # Those of the threads that look at a copy, one for each: counted by thread, as the first is.
+        calls += [call for call, _ in others[0] if call.name in ("sendmsg", "madvise", "exit")]
+        self.assertGreater(len(calls), 10)
+        for call in calls:
+            self.check_killed_at(call, words, TRACED="1", SAVES_IN_MEMORY="1")
+        self.assertGreater(self.killed, 5)
+        self.assertEqual([name for name in os.listdir(self.ckpt) if name.startswith("step-")], [])
 
     def check_agent(self, disturbance=""):
         alias = self.path("alias")

@@ -1235,7 +1235,150 @@ void hand_in(Scene& scene, uint32_t rank, uint64_t step, const std::string& stat
 
 const std::string kState(32, 'b');
 
+// A rank's state of that step is in its agent's memory.
+void keep(Scene& scene, uint32_t rank, uint64_t step, bool own = false,
+          const std::string& error = "") {
+  ShardKept m;
+  m.attempt = scene.policy->attempt();
+  m.step = step;
+  m.shard = Shard{rank, 100, std::string(32, 'a'), own ? "" : kState, own};
+  m.error = error;
+  scene.say(scene.policy->host_of(rank), m);
+}
+
+void keep_all(Scene& scene, uint64_t step, bool own = false) {
+  for (uint32_t rank = 0; rank < scene.job.size; ++rank) keep(scene, rank, step, own);
+}
+
 }  // namespace
+
+TEST_CASE("a state that the agents have in memory is gone on from, and no folder is read") {
+  Scene scene = running(2);
+  scene.save(10);
+  keep_all(scene, 29);
+  keep_all(scene, 30);
+  CHECK(scene.count_sent<KeepResult>() == 4);
+  CHECK(scene.said_text("keep each rank's state in memory, twice 1 MiB a rank"));
+  const auto listed = scene.count_sent<ListCheckpoints>();
+  scene.ended(1, 0, SIGKILL, 31);
+  scene.answer();
+  REQUIRE(scene.starts.size() == 4);
+  for (const uint32_t host : {0u, 1u}) {
+    const StartAttempt& start = scene.starts[2 + host];
+    CHECK(start.resume_from == kResumeFromMemory);
+    CHECK(start.resume_step == 30);
+    REQUIRE(start.kept.size() == 2);
+    CHECK(start.kept[0].attempt == 1);
+    CHECK(start.kept[0].step == 30);
+    CHECK(start.kept[0].shard.rank == 2 * host);
+  }
+  CHECK(scene.said_text("attempt 2 goes on from step 30, which the agents have in memory"));
+  CHECK(scene.count_sent<ListCheckpoints>() == listed);
+  CHECK(scene.count_sent<VerifyCheckpoint>() == 0);
+  // The next attempt may end before it has kept anything.
+  scene.fail_and_wait(3, 0, SIGKILL);
+  REQUIRE(scene.starts.size() == 6);
+  CHECK(scene.starts[4].resume_step == 30);
+  CHECK(scene.starts[4].kept[0].attempt == 1);
+}
+
+TEST_CASE("of state that is the same on all ranks, one rank's is enough on each host") {
+  Scene scene = running(2);
+  keep_all(scene, 30);
+  keep(scene, 1, 31);
+  SUBCASE("both hosts have one") {
+    keep(scene, 2, 31);
+    scene.ended(0, 0, SIGKILL);
+    scene.answer();
+    CHECK(scene.starts.back().resume_step == 31);
+    REQUIRE(scene.starts.back().kept.size() == 1);
+    CHECK(scene.starts.back().kept[0].shard.rank == 2);
+  }
+  SUBCASE("one host has none") {
+    scene.ended(0, 0, SIGKILL);
+    scene.answer();
+    CHECK(scene.starts.back().resume_step == 30);
+  }
+  SUBCASE("what is still said while the ranks are stopped counts") {
+    scene.answers_stop = false;
+    scene.ended(0, 0, SIGKILL);
+    keep(scene, 3, 31);
+    for (const uint32_t host : {0u, 1u}) scene.say(host, AttemptStopped{1, 2000 + host});
+    scene.answer();
+    CHECK(scene.starts.back().resume_step == 31);
+  }
+}
+
+TEST_CASE("of states that differ, all ranks' are needed") {
+  Scene scene = running(1);
+  keep_all(scene, 30, true);
+  keep(scene, 1, 31, true);
+  scene.ended(0, 0, SIGKILL);
+  scene.answer();
+  CHECK(scene.starts.back().resume_step == 30);
+  CHECK(scene.starts.back().kept.size() == 2);
+}
+
+TEST_CASE("states in memory go with their host, and are older than what was saved since") {
+  Scene scene = running(2);
+  scene.save(10);
+  keep_all(scene, 30);
+  SUBCASE("the host is lost") {
+    scene.down(1, HostEnd::ended);
+    scene.answer();
+    scene.up_if_asked(1);
+    scene.answer();
+    CHECK(scene.starts.back().attempt == 2);
+    CHECK(scene.starts.back().resume_step == 10);
+    CHECK(scene.starts.back().kept.empty());
+  }
+  SUBCASE("a checkpoint is newer") {
+    scene.save(40);
+    scene.ended(1, 0, SIGKILL, 41);
+    scene.answer();
+    CHECK(scene.starts.back().resume_step == 40);
+    CHECK(scene.starts.back().resume_from == "/ckpt/step-000000040");
+  }
+}
+
+TEST_CASE("a state in memory that cannot be loaded is given up for the newest checkpoint") {
+  Scene scene = running(1);
+  scene.save(10);
+  keep_all(scene, 30);
+  scene.ended(1, 0, SIGKILL, 31);
+  scene.answer();
+  REQUIRE(scene.starts.back().resume_step == 30);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    scene.say(0, StateLoaded{2, rank, 30, kState, rank == 0 ? "its digest is another" : ""});
+  }
+  scene.answer();
+  CHECK(scene.said_text("the state of step 30 in memory cannot be used: rank 0 on h1: its digest"));
+  CHECK(scene.starts.back().attempt == 3);
+  CHECK(scene.starts.back().resume_step == 10);
+}
+
+TEST_CASE("a state in memory that the program fails on twice is set aside") {
+  Scene scene = running(1);
+  scene.save(10);
+  keep_all(scene, 30);
+  scene.ended(1, 0, SIGKILL, 31);
+  scene.answer();
+  scene.fail_and_wait(0, 1);
+  CHECK(scene.starts.back().resume_step == 30);
+  scene.fail_and_wait(1, 7);
+  CHECK(scene.said_text("the state of step 30 in memory is set aside"));
+  CHECK(scene.starts.back().resume_step == 10);
+}
+
+TEST_CASE("a rank that has no memory for its state is named to all") {
+  Scene scene = running(1);
+  keep(scene, 0, 30);
+  keep(scene, 1, 30, false, "there is no memory for a copy");
+  const auto* result = std::get_if<KeepResult>(&scene.asked.back().message);
+  REQUIRE(result != nullptr);
+  CHECK(result->error == "rank 1 on h1: there is no memory for a copy");
+  CHECK(scene.said_text("the state of step 30 is not kept in memory: rank 1 on h1"));
+}
 
 TEST_CASE("ranks that are left hand in their state: one is enough if it is the same on all") {
   Scene scene(2);

@@ -127,8 +127,18 @@ HVD_API hvd_result hvd_checkpoint_save_async(uint64_t step, const hvd_array* arr
  * is none. All ranks call it. */
 HVD_API hvd_result hvd_checkpoint_wait(void);
 
-/* 1 in *available if there is a checkpoint to go on from (HVD_RESUME_FROM), else 0; its step in
- * *step, unless NULL. */
+/* Keeps the state after `step` steps in memory that this host's agent holds too: when a process of
+ * the job ends and its hosts' agents do not, all ranks go on from it, without a disk. It takes the
+ * place of no save: with a host its memory is lost, and the job goes on from the newest checkpoint
+ * under HVD_CHECKPOINT_DIR, which there must be. All ranks call it. Returns as soon as the arrays
+ * are copied. It first waits until all ranks have the one before, and when one has not, it returns
+ * that failure and keeps nothing; after that it may be called again. Takes memory for two copies,
+ * which is free again when the job ends. A process without hvdlaunch keeps nothing. */
+HVD_API hvd_result hvd_checkpoint_keep(uint64_t step, const hvd_array* arrays, size_t count,
+                                       const char* note);
+
+/* 1 in *available if there is a checkpoint to go on from (HVD_RESUME_FROM, which is the word
+ * memory where it is a state that was kept), else 0; its step in *step, unless NULL. */
 HVD_API hvd_result hvd_checkpoint_available(int* available, uint64_t* step);
 
 /* Fills the named arrays from the checkpoint at HVD_RESUME_FROM, after the digest of the state was

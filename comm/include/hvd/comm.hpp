@@ -141,6 +141,14 @@ inline void checkpoint_save_async(uint64_t step, const std::vector<Array>& array
   require(hvd_checkpoint_save_async(step, list.data(), list.size(), note.c_str()));
 }
 
+// Returns as soon as the arrays are copied to memory that outlives the process.
+inline void checkpoint_keep(uint64_t step, const std::vector<Array>& arrays,
+                            const std::string& note) {
+  std::vector<hvd_array> list;
+  for (const Array& array : arrays) list.push_back(array.c_array());
+  require(hvd_checkpoint_keep(step, list.data(), list.size(), note.c_str()));
+}
+
 inline void checkpoint_wait() {
   require(hvd_checkpoint_wait());
 }
