@@ -820,7 +820,7 @@ struct Performed {
   }
 };
 
-// Answers ReadJobFile.
+// Answers ReadJobFile; neither text nor error: there is none.
 struct JobFileRead {
   uint32_t request = 0;
   std::string text;

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/exit_codes.h"
@@ -124,8 +126,27 @@ Result<std::string> find_job_file(const std::string& dir, const StateFolder& sta
                "/job.toml, and no job was started from this machine with --checkpoint-dir " + dir};
 }
 
-int resume(const ResumeCommand& command, const Surroundings& surroundings) {
-  const StateFolder state;
+// Of a folder on another host, by its agent. An exit code in the place of a job: why was told.
+std::variant<Job, int> find_far_job(const ResumeCommand& command,
+                                    const Surroundings& surroundings) {
+  Result<RunCommand> ask = job_to_ask(command, surroundings);
+  if (!ask) return fail(ask.error().text, kExitUsage);
+  ask->job.id = new_job_id();
+  const std::string where = command.where->name + ":" + command.dir + "/job.toml";
+  const auto far = read_far_job_file(ask->job, command.dir, ask->settings.accept_new_host_keys);
+  if (!far) return fail(far.error().text, kExitNoHosts);
+  if (!far->error.empty()) return fail(command.where->name + ": " + far->error, kExitUsage);
+  if (far->text.empty()) {
+    return fail("nothing to resume: there is no " + where, kExitNothingToResume);
+  }
+  Result<Job> saved = parse_job_file(far->text, where);
+  if (!saved) return fail(saved.error().text, kExitUsage);
+  relocate(*saved, *command.where, far->hostname);
+  return std::move(*saved);
+}
+
+// Of a folder that can be seen from here, or that a job was started with here.
+std::variant<Job, int> find_job(const ResumeCommand& command, const StateFolder& state) {
   std::string path;
   const Result<std::string> text = find_job_file(command.dir, state, path);
   // A file that is there and must not be trusted is a mistake to mend, not the lack of a job.
@@ -135,10 +156,19 @@ int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   }
   Result<Job> saved = parse_job_file(*text, path);
   if (!saved) return fail(saved.error().text, kExitUsage);
-  Result<RunCommand> job = resumed_job(std::move(*saved), command, surroundings);
+  return std::move(*saved);
+}
+
+int resume(const ResumeCommand& command, const Surroundings& surroundings) {
+  const StateFolder state;
+  std::variant<Job, int> saved =
+      command.where ? find_far_job(command, surroundings) : find_job(command, state);
+  if (const int* code = std::get_if<int>(&saved)) return *code;
+  Result<RunCommand> job = resumed_job(std::move(std::get<Job>(saved)), command, surroundings);
   if (!job) return fail(job.error().text, kExitUsage);
   job->job.resume = true;
-  const RunProgress progress = read_progress(state.resume_file(command.dir, "progress.json"));
+  RunProgress progress;
+  if (!command.where) progress = read_progress(state.resume_file(command.dir, "progress.json"));
   job->job.reached_step = progress.reached_step;
   job->job.resume_foreign = progress.foreign_path;
   job->job.resume_foreign_step = progress.foreign_step;

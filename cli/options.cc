@@ -214,6 +214,31 @@ Result<Command> parse_run(const Line& line, const std::vector<Setting>& given,
   return Command(std::move(*command));
 }
 
+// CKPT_DIR, or HOST:DIR as scp has it.
+Status place_folder(const std::string& word, const Surroundings& surroundings,
+                    ResumeCommand& command) {
+  const std::string_view first = std::string_view(word).substr(0, word.find('/'));
+  if (first.find(':') == std::string_view::npos) {
+    command.dir = absolute_path(word, surroundings.directory);
+    return Ok{};
+  }
+  if (!first.ends_with(':') || first.size() == word.size()) {
+    return Error{in_quotes(word) +
+                 ": expected HOST:DIR with a DIR that begins with /, or a folder of this machine "
+                 "(./ before one that has a colon)"};
+  }
+  const auto spec = parse_host_spec(first.substr(0, first.size() - 1));
+  if (!spec) return Error{in_quotes(word) + ": " + spec.error().text};
+  if (spec->names.size() != 1 || spec->slots || spec->slots_auto) {
+    return Error{in_quotes(word) + ": expected one host before the folder, without slots"};
+  }
+  std::vector<Host> hosts;
+  add_hosts(*spec, "resume", hosts);
+  command.where = hosts.front();
+  command.dir = absolute_path(word.substr(first.size()), "/");
+  return Ok{};
+}
+
 Result<Command> parse_resume(const Line& line, const std::vector<Setting>& given,
                              const Surroundings& surroundings) {
   if (line.folders.empty() || line.folders[0].empty()) {
@@ -226,18 +251,14 @@ Result<Command> parse_resume(const Line& line, const std::vector<Setting>& given
                  ": expected one checkpoint folder, and a program after --"};
   }
   const std::string& folder = line.folders[0];
-  if (folder.substr(0, folder.find('/')).find(':') != std::string::npos) {
-    return Error{in_quotes(folder) +
-                 ": a folder on another host is not in this version; resume on the machine where "
-                 "the job was launched, with the folder's path alone"};
-  }
+  ResumeCommand command;
+  const Status placed = place_folder(folder, surroundings, command);
+  if (!placed) return placed.error();
   if (has(given, "checkpoint-dir")) {
     return Error{"--checkpoint-dir is the folder that resume names already"};
   }
   auto request = read_request(given);
   if (!request) return request.error();
-  ResumeCommand command;
-  command.dir = absolute_path(folder, surroundings.directory);
   command.asked = std::move(request->asked);
   command.hosts = std::move(request->hosts);
   command.argv = line.program;
@@ -325,6 +346,31 @@ Result<Command> parse_command(const std::vector<std::string>& all_words,
   if (has(*given, "version")) return Command(PrintCommand{"hvdlaunch " HVD_VERSION "\n"});
   if (word == "resume") return parse_resume(*line, *given, surroundings);
   return parse_run(*line, *given, surroundings);
+}
+
+Result<RunCommand> job_to_ask(const ResumeCommand& command, const Surroundings& surroundings) {
+  Asked asked;
+  asked.ssh_port = command.asked.ssh_port;
+  asked.identity = command.asked.identity;
+  asked.transport = command.asked.transport;
+  asked.rsh = command.asked.rsh;
+  asked.start_timeout = command.asked.start_timeout;
+  asked.settings = command.asked.settings;
+  return complete(Job(), asked, {*command.where}, {"true"}, surroundings);
+}
+
+void relocate(Job& saved, const Host& where, const std::string& hostname) {
+  if (saved.launched_on != hostname) return;
+  for (Host& host : saved.hosts) {
+    if (!host.local) continue;
+    host.name = where.name;
+    host.address = where.address;
+    host.port = where.port;
+    host.user = where.user;
+    host.local = false;
+    host.source = where.source;
+  }
+  saved.launched_on.clear();
 }
 
 Result<RunCommand> resumed_job(Job saved, const ResumeCommand& command,

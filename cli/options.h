@@ -2,6 +2,7 @@
 // Nothing is started and nobody is asked over the network here; host files are read.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -42,8 +43,9 @@ struct RunCommand {
 
 // `resume`: the job is in `dir`/job.toml or in the launcher's own copy of that. See resumed_job.
 struct ResumeCommand {
-  std::string dir;  // absolute
-  Asked asked;      // what replaces the saved job's
+  std::string dir;            // absolute
+  std::optional<Host> where;  // whose folder that is; none: to be seen from here
+  Asked asked;                // what replaces the saved job's
   std::vector<Host> hosts;
   std::vector<std::string> argv;  // empty: the saved command
   std::vector<std::string> notices;
@@ -69,6 +71,12 @@ Result<Command> parse_command(const std::vector<std::string>& words,
 // The job to resume: `saved` as parse_job_file gave it, with what the command line replaces.
 Result<RunCommand> resumed_job(Job saved, const ResumeCommand& command,
                                const Surroundings& surroundings);
+
+// For a folder of another host: the job of that host alone, by whose agent job.toml is read.
+Result<RunCommand> job_to_ask(const ResumeCommand& command, const Surroundings& surroundings);
+// What was local to the machine where the job was launched, which is the one that was asked, is
+// reached as the user named that.
+void relocate(Job& saved, const Host& where, const std::string& hostname);
 
 // Gives the hosts of `unsized` their slots, by what their agents told in the same order: GPUs, or
 // else cores. Then the job has its size and each rank its place.

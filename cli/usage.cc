@@ -29,7 +29,7 @@ std::string usage_line(const Option& option) {
 std::string usage_text() {
   std::string text =
       "Usage: hvdlaunch [OPTIONS] [--] PROGRAM [ARGS...]\n"
-      "       hvdlaunch resume CKPT_DIR [OPTIONS] [-- PROGRAM [ARGS...]]\n"
+      "       hvdlaunch resume CKPT_DIR|HOST:DIR [OPTIONS] [-- PROGRAM [ARGS...]]\n"
       "       hvdlaunch checkpoints CKPT_DIR [--verify] [--prune] [--json]\n"
       "       hvdlaunch stacks [JOB]\n"
       "       hvdlaunch report RUN_DIR|JOB [--json]\n"

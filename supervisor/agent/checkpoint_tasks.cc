@@ -371,7 +371,9 @@ Performed perform(const WriteJobFile& task) {
 }
 
 JobFileRead perform(const ReadJobFile& task) {
-  const Result<std::string> text = read_own_file(task.dir + "/job.toml", kLongestJobText);
+  const std::string path = task.dir + "/job.toml";
+  if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return {task.request, "", ""};
+  const Result<std::string> text = read_own_file(path, kLongestJobText);
   return text ? JobFileRead{task.request, *text, ""}
               : JobFileRead{task.request, "", text.error().text};
 }

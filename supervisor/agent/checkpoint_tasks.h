@@ -28,7 +28,8 @@ Performed perform(const PruneCheckpoints& task);
 
 Performed perform(const WriteJobFile& task);
 
-// Only a file of the agent's own user that nobody else can write.
+// Only a file of the agent's own user that nobody else can write. Neither text nor error: there is
+// none.
 JobFileRead perform(const ReadJobFile& task);
 
 }  // namespace hvd

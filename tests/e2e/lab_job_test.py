@@ -144,6 +144,55 @@ class JobTest(LabCase):
         kill(run.workers()[9].pid)
         self.assert_same(run)
 
+    def interrupt(self, folder, **where):
+        """A job whose launcher is killed half way; its newest checkpoint."""
+        run = self.train(**where)
+        self.half_way(run, folder)
+        kill(run.launcher)
+        run.wait(20)
+        self.assert_nothing_left()
+        return committed_steps(folder)[-1]
+
+    def test_resume_of_a_folder_that_is_on_the_hosts_only(self):
+        folder = f"{self.lab.state}/nodes/ckpt"
+        self.addCleanup(shutil.rmtree, folder)
+        newest = self.interrupt(folder, ckpt="/srv/nodes/ckpt")
+        shutil.rmtree(f"{self.lab.state}/hosts/head/root/.local/state/hvdlaunch/resume")
+        self.assert_code(self.start("resume", "/srv/nodes/ckpt").wait(20), 3)
+        trained = self.assert_same(self.start("resume", "h2:/srv/nodes/ckpt"))
+        self.assertEqual(trained.resumed_at, newest)
+
+    def test_resume_of_a_job_that_ran_where_it_was_launched(self):
+        """And each way in which the host that is asked cannot help."""
+        folder = f"{self.lab.state}/hosts/h2/root/ckpt"
+        job = f"{folder}/job.toml"
+        self.addCleanup(shutil.rmtree, folder)
+        run = self.start("-np", "4", "--checkpoint-dir", "/root/ckpt", *training.program(step_ms=20), host="h2")
+        self.half_way(run, folder)
+        kill(run.launcher)
+        run.wait(20)
+
+        def refused(code, sentence, *words):
+            run = self.start("resume", *words).wait(20)
+            self.assert_code(run, code)
+            self.assertRegex(run.err, sentence)
+            self.assertEqual(len(run.err.splitlines()), 1, run.err)
+
+        refused(3, r"nothing to resume: there is no h2:/nowhere/job\.toml$", "h2:/nowhere")
+        os.chmod(job, 0o666)
+        refused(2, r"h2: cannot read /root/ckpt/job\.toml: others can write it$", "h2:/root/ckpt")
+        os.chmod(job, 0o600)
+        text = self.replace(job, "np = what\n")
+        refused(2, r"h2:/root/ckpt/job\.toml:1:\d+: ", "h2:/root/ckpt")
+        with open(job, "w") as f:
+            f.write(text)
+        refused(69, "no-such-host", "no-such-host:/root/ckpt", "--start-timeout", "2")
+        self.lab("kill", "h3")
+        refused(69, "h3", "h3:/root/ckpt", "--start-timeout", "2")
+        newest = committed_steps(folder)[-1]
+        trained = self.assert_same(self.start("resume", "h2:/root/ckpt"))
+        self.assertEqual(trained.resumed_at, newest)
+
     def test_interrupt(self):
         run = self.train()
         self.half_way(run)

@@ -674,10 +674,54 @@ TEST_CASE("the words of resume") {
         "[ARGS...]]");
   CHECK(error("resume /c prog") ==
         "unexpected word 'prog': expected one checkpoint folder, and a program after --");
-  CHECK(error("resume h1:/c").starts_with("'h1:/c': a folder on another host"));
   CHECK(error("resume /c --checkpoint-dir /d") ==
         "--checkpoint-dir is the folder that resume names already");
   CHECK(error("resume /c --npp 3") == "unknown option '--npp': did you mean '--np'?");
+}
+
+TEST_CASE("resume of a folder on another host names one host and a whole path") {
+  for (const auto& [word, name, user] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"h1:/c/d/", "h1", ""},
+           {"me@h1:/c/d", "h1", "me"},
+           {"[fd00::2]:/c//d", "fd00::2", ""}}) {
+    auto command = parse(words("resume " + word + " --ssh-port 2222"));
+    REQUIRE_MESSAGE(command.ok(), command.error().text);
+    const auto resume = std::get<ResumeCommand>(*command);
+    REQUIRE(resume.where.has_value());
+    CHECK(resume.where->name == name);
+    CHECK(resume.where->user == user);
+    CHECK(resume.dir == "/c/d");
+    const auto ask = job_to_ask(resume, here());
+    REQUIRE_MESSAGE(ask.ok(), ask.error().text);
+    REQUIRE(ask->job.hosts.size() == 1);
+    CHECK(ask->job.hosts[0].port == 2222);
+    CHECK_FALSE(ask->job.hosts[0].local);
+  }
+  const std::string expected =
+      ": expected HOST:DIR with a DIR that begins with /, or a folder of this machine (./ before "
+      "one that has a colon)";
+  for (const std::string word : {"h1:c/d", "h1:", "h1:c"}) {
+    CHECK(error("resume " + word) == "'" + word + "'" + expected);
+  }
+  CHECK(error("resume h1:4:/c") == "'h1:4:/c': expected one host before the folder, without slots");
+  CHECK(error("resume h[1-2]:/c") ==
+        "'h[1-2]:/c': expected one host before the folder, without slots");
+  CHECK(error("resume -h1:/c") != "");
+  CHECK(std::get<ResumeCommand>(*parse(words("resume ./a:/c"))).dir == "/work/run/a:/c");
+}
+
+TEST_CASE("what was local where a job was launched is reached by the name that was given") {
+  RunCommand first = run("-np 2 --checkpoint-dir /c train");
+  Host where;
+  where.name = where.address = "far";
+  Job job = first.job;
+  relocate(job, where, "another-machine");
+  CHECK(job.hosts[0].local);
+  relocate(job, where, job.launched_on);
+  CHECK(job.hosts[0].name == "far");
+  CHECK_FALSE(job.hosts[0].local);
+  CHECK(job.hosts[0].slots == 2);
 }
 
 TEST_CASE("resume goes on as the job was started, but for what is said") {
