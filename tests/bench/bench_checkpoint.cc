@@ -7,6 +7,12 @@
 //   raw       seconds of writing as many bytes to a new file, and fsync
 //   verify    seconds of verifying the shard, from the page cache
 //   read      seconds of reading it in pieces, from the page cache
+//
+// bench_checkpoint --keep MIB ROUNDS, a rank of a job: what it costs to keep a state in the agent's
+// memory, after steps that are long enough for the thread that looks at the copy.
+//
+//   keep      seconds of hvd_checkpoint_keep
+//   memcpy    as above
 #include <fcntl.h>
 #include <hvd/comm.h>
 #include <unistd.h>
@@ -17,6 +23,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/checkpoint_format.h"
@@ -132,17 +139,31 @@ void measure(const State& state, const std::string& folder, uint64_t step,
   rmdir(checkpoint.c_str());
 }
 
+void keep(const State& state, uint64_t step, std::vector<char>& target) {
+  const double copied = copy(state, target);
+  const double kept = seconds_of(
+      [&] { require(hvd_checkpoint_keep(step, state.arrays.data(), state.arrays.size(), "")); });
+  std::printf("keep %.6f memcpy %.6f\n", kept, copied);
+  std::fflush(stdout);
+  constexpr double kStepSecondsPerByte = 0.6e-9;
+  std::this_thread::sleep_for(
+      std::chrono::duration<double>(kStepSecondsPerByte * static_cast<double>(state.bytes())));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 4) die("expected FOLDER MIB ROUNDS");
   const std::string folder = argv[1];
-  setenv("HVD_CHECKPOINT_DIR", folder.c_str(), 1);
+  const bool keeps = folder == "--keep";
+  if (!keeps) setenv("HVD_CHECKPOINT_DIR", folder.c_str(), 1);
   require(hvd_init());
   const State state(std::strtoull(argv[2], nullptr, 10) << 20);
   std::vector<char> target(state.bytes(), 1);
   const auto rounds = std::strtoull(argv[3], nullptr, 10);
-  for (uint64_t round = 1; round <= rounds; ++round) measure(state, folder, round, target);
+  for (uint64_t round = 1; round <= rounds; ++round) {
+    keeps ? keep(state, round, target) : measure(state, folder, round, target);
+  }
   require(hvd_finalize());
   return 0;
 }
