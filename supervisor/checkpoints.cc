@@ -179,6 +179,20 @@ bool serves(const KeptStep& kept, const Placement& placement) {
   });
 }
 
+void forget_older(KeptSteps& kept, uint32_t rank) {
+  constexpr size_t kHeld = 2;
+  size_t newer = 0;
+  for (auto at = kept.rbegin(); at != kept.rend(); ++at) {
+    Shard& shard = at->second.shards[rank];
+    if (!shard.digest.empty() && ++newer > kHeld) shard = Shard{};
+  }
+  std::erase_if(kept, [](const auto& one) {
+    const std::vector<Shard>& shards = one.second.shards;
+    return std::all_of(shards.begin(), shards.end(),
+                       [](const Shard& shard) { return shard.digest.empty(); });
+  });
+}
+
 void forget_host(KeptSteps& kept, uint32_t host) {
   for (auto& [step, one] : kept) {
     for (size_t rank = 0; rank < one.shards.size(); ++rank) {

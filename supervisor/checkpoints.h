@@ -62,6 +62,9 @@ using KeptSteps = std::map<StepOfAttempt, KeptStep>;
 // of state that is the same on all ranks, any one.
 bool serves(const KeptStep& kept, const Placement& placement);
 
+// Of each rank an agent holds the newest two: others are gone, and steps of which nothing is left.
+void forget_older(KeptSteps& kept, uint32_t rank);
+
 // What a host that is lost took along.
 void forget_host(KeptSteps& kept, uint32_t host);
 

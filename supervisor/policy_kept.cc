@@ -24,6 +24,7 @@ void Policy::said(uint32_t host, const ShardKept& m, Time) {
   if (m.error.empty()) {
     kept.shards[m.shard.rank] = m.shard;
     kept.holders[m.shard.rank] = host;
+    forget_older(kept_, m.shard.rank);
   } else if (kept.error.empty()) {
     kept.error = rank_name(m.shard.rank) + ": " + m.error;
   }
@@ -39,14 +40,19 @@ void Policy::said(uint32_t host, const ShardKept& m, Time) {
     say(Say::Level::info, "the agents keep each rank's state in memory, twice " +
                               mebibytes(m.shard.length) + " a rank");
   }
+  // Of attempts before, none is as new as this, whatever its step.
   std::erase_if(kept_, [&](const auto& one) {
-    return one.first != StepOfAttempt{m.step, m.attempt} && one.first.first <= m.step;
+    const auto& [step, attempt] = one.first;
+    return attempt < m.attempt || step < m.step;
   });
 }
 
 // The newest that all hosts of the placement can go on from, unless a checkpoint is newer.
 const KeptSteps::value_type* Policy::newest_kept() const {
-  const uint64_t saved = verified_.empty() ? 0 : *verified_.rbegin();
+  uint64_t saved = 0;
+  for (const uint64_t step : verified_) {
+    if (rejected_.count(step) == 0) saved = step;
+  }
   for (auto kept = kept_.rbegin(); kept != kept_.rend(); ++kept) {
     if (kept->first.first < saved || (foreign_ && kept->first.first < foreign_->step)) break;
     if (serves(kept->second, placement_)) return &*kept;

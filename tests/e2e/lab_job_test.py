@@ -2,6 +2,7 @@
 hosts and links, the job ends with the weights of the undisturbed run."""
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -45,6 +46,21 @@ class JobTest(LabCase):
     def later_attempt_runs(self):
         return any(p.environment().get("HVD_ATTEMPT", "1") != "1"
                    for h in self.lab.hosts for p in self.lab.processes(h))
+
+    def test_states_in_memory_of_several_hosts(self):
+        """A killed rank costs a step at most; a host takes its states along, and the disk is used."""
+        run = self.start("-np", "16", "-H", self.host_file(HOSTS, 4, ("h5",)), "--heartbeat-timeout", "2",
+                         "--checkpoint-dir", "/srv/lab/ckpt", *training.program(step_ms=20), "--keep-every", "1")
+        self.half_way(run)
+        kill(run.workers()[9].pid)
+        run.wait_for_text(r"attempt 2 goes on from step \d+, which the agents have in memory")
+        wait_for(lambda: self.later_attempt_runs(), 20, lambda: f"the next attempt\n{run}")
+        run.wait_for_workers(16)
+        self.lab("kill", "h2")
+        run.wait_for_text(r"attempt 3 goes on from step \d+\n")
+        self.assert_same(run, redone_at_most=3 * training.EVERY)
+        steps = re.search(r"then from step \d+ in memory(?:; (\d+) steps? to redo)?", run.err)
+        self.assertLessEqual(int(steps[1] or 0), 1, str(run))
 
     def test_no_fault(self):
         self.assert_same(self.train(), disturbed=False)

@@ -1370,6 +1370,56 @@ TEST_CASE("a state in memory that the program fails on twice is set aside") {
   CHECK(scene.starts.back().resume_step == 10);
 }
 
+TEST_CASE("states of an earlier attempt are no match for those of the present one") {
+  Scene scene = running(1);
+  scene.save(10);
+  keep_all(scene, 30);
+  scene.ended(1, 0, SIGKILL, 31);
+  scene.answer();
+  REQUIRE(scene.starts.back().resume_step == 30);
+  // The program started over, for reasons of its own.
+  keep_all(scene, 11);
+  keep_all(scene, 12);
+  scene.fail_and_wait(1, 0, SIGKILL);
+  CHECK(scene.starts.back().resume_step == 12);
+  CHECK(scene.starts.back().kept.front().attempt == 2);
+}
+
+TEST_CASE("what ranks say of steps that never are all ranks' is not remembered for ever") {
+  Scene scene = running(1);
+  for (uint64_t step = 1; step <= 100; ++step) keep(scene, 0, step);
+  keep(scene, 1, 50);
+  keep(scene, 1, 99);
+  scene.ended(1, 0, SIGKILL);
+  scene.answer();
+  CHECK(scene.starts.back().resume_step == 100);
+  KeptSteps kept;
+  for (uint64_t step = 1; step <= 100; ++step) {
+    KeptStep& one = kept[{step, 1}];
+    one.shards.resize(2);
+    one.holders.resize(2);
+    one.shards[1] = Shard{1, 1, "d", "s"};
+    forget_older(kept, 1);
+  }
+  CHECK(kept.size() == 2);
+  CHECK(kept.begin()->first.first == 99);
+}
+
+TEST_CASE("a checkpoint that was set aside is not newer than a state in memory") {
+  Scene scene = running(1);
+  scene.save(20);
+  scene.save(40);
+  scene.ended(1, 0, SIGKILL, 41);
+  scene.answer();
+  REQUIRE(scene.starts.back().resume_step == 40);
+  scene.fail_and_wait(0, 1);
+  scene.fail_and_wait(1, 7);
+  REQUIRE(scene.starts.back().resume_step == 20);
+  keep_all(scene, 25);
+  scene.fail_and_wait(1, 0, SIGKILL);
+  CHECK(scene.starts.back().resume_step == 25);
+}
+
 TEST_CASE("a rank that has no memory for its state is named to all") {
   Scene scene = running(1);
   keep(scene, 0, 30);
