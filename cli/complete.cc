@@ -7,6 +7,7 @@
 
 #include "base/process.h"
 #include "base/variables.h"
+#include "launcher/discovery.h"
 #include "launcher/host_choice.h"
 #include "launcher/host_spec.h"
 #include "launcher/open_channel.h"
@@ -83,6 +84,29 @@ Status take_allocation(const Job& job, const Asked& asked, const Variables& envi
   return Ok{};
 }
 
+// A script that is asked again and again says all there is to say about hosts.
+Status take_discovered(Job& job, const Asked& asked, std::vector<Host>& hosts) {
+  if (asked.discovery) {
+    if (!hosts.empty()) {
+      return Error{"--host-discovery-script names the hosts, and so does " + hosts[0].source +
+                   ": expected one of them"};
+    }
+    job.discovery = *asked.discovery;
+  } else if (!hosts.empty()) {
+    job.discovery.clear();
+  }
+  if (job.discovery.empty()) return Ok{};
+  const auto& choices = asked.include.empty() ? asked.exclude : asked.include;
+  if (!choices.empty()) {
+    return Error{choices[0].place +
+                 ": the hosts come from --host-discovery-script, which has to choose them itself"};
+  }
+  auto found = discover_hosts(job.discovery);
+  if (!found) return found.error();
+  hosts = std::move(*found);
+  return Ok{};
+}
+
 Status settle_hosts(Job& job, const Asked& asked, std::vector<Host> hosts, const Machine& machine) {
   bool own = job.hosts.size() == 1 && job.hosts[0].source == kThisMachine;
   if (!hosts.empty()) {
@@ -111,6 +135,8 @@ std::string key_path(const std::string& path, const Surroundings& surroundings) 
 }
 
 Status choose_ssh(Job& job, const Asked& asked, const Surroundings& surroundings) {
+  if (asked.ssh_port) job.ssh_port = *asked.ssh_port;
+  if (asked.identity) job.identity = key_path(*asked.identity, surroundings);
   for (Host& host : job.hosts) {
     if (host.identity.empty() && asked.identity && !host.local) host.identity = *asked.identity;
     if (!host.identity.empty()) host.identity = key_path(host.identity, surroundings);
@@ -175,6 +201,7 @@ Status limit_slots(Host& host, const Asked& asked) {
 // Hosts whose slots only they can tell are added to `unsized`.
 Status choose_slots(Job& job, const Asked& asked, const Machine& machine,
                     std::vector<uint32_t>& unsized) {
+  if (asked.slots_per_host) job.slots_per_host = *asked.slots_per_host;
   for (uint32_t index = 0; index < job.hosts.size(); ++index) {
     Host& host = job.hosts[index];
     if (host.source != kThisMachine && asked.slots_per_host) {
@@ -234,6 +261,12 @@ Result<Placement> choose_size(Job& job, const Asked& asked) {
                         : asked.oversubscribe ? "; max_slots is their limit"
                                               : "; --oversubscribe allows more ranks than slots";
   return Error{place + placement.error().text + way_out};
+}
+
+// Hosts that were discovered and hold no ranks stand by.
+void spare_the_rest(Job& job, const Placement& placement) {
+  for (Host& host : job.hosts) host.spare = true;
+  for (const HostPlaces& places : placement) job.hosts[places.host].spare = false;
 }
 
 Status choose_variables(Job& job, const Asked& asked, const Surroundings& surroundings,
@@ -397,7 +430,8 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   if (asked.checkpoint_dir) job.checkpoint_dir = absolute_path(*asked.checkpoint_dir, job.workdir);
   pin_program(job, surroundings);
   const Machine& machine = surroundings.machine;
-  Status status = take_allocation(job, asked, surroundings.environment, hosts);
+  Status status = take_discovered(job, asked, hosts);
+  if (status) status = take_allocation(job, asked, surroundings.environment, hosts);
   if (status) status = settle_hosts(job, asked, std::move(hosts), machine);
   if (status) status = choose_transport(job, asked);
   if (status) status = choose_slurm(job, surroundings.environment);
@@ -434,6 +468,7 @@ Status place_ranks(RunCommand& command, const std::vector<AgentHello>& told) {
   auto placement = choose_size(command.job, command.asked);
   if (!placement) return placement.error();
   command.placement = std::move(*placement);
+  if (!command.job.discovery.empty()) spare_the_rest(command.job, command.placement);
   const std::set<uint32_t>& shown = command.settings.only_ranks;
   const Status there =
       shown.empty() ? Status(Ok{}) : check_rank("--only-ranks", *shown.rbegin(), command.job);

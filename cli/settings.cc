@@ -112,6 +112,12 @@ Status set_binding(Asked& asked, const OptionValue& value) {
   return Ok{};
 }
 
+Status set_discovery(Asked& asked, const OptionValue& value) {
+  if (value.text.empty()) return Error{value.place + ": expected a command that prints hosts"};
+  asked.discovery = value.text;
+  return Ok{};
+}
+
 Status set_ssh_port(Asked& asked, const OptionValue& value) {
   return read_count(asked.ssh_port, value, 1, 65'535);
 }
@@ -331,7 +337,7 @@ Status no_effect(Asked&, const OptionValue&) {
 
 Status not_yet(Asked&, const OptionValue& value) {
   return Error{value.place +
-               ": elastic jobs are coming and are not in this version; give the hosts with -H"};
+               ": jobs that change their size are coming and are not in this version"};
 }
 
 constexpr const char* kRanks = "Ranks and hosts";
@@ -354,6 +360,11 @@ constexpr Option kOptions[] = {
      Takes::text, true, false, add_host_word},
     {"--hostfile,--machinefile", "FILE", kRanks, "a host file: TOML, or lines of `name slots=4`",
      Takes::text, true, false, add_host_file},
+    {"--host-discovery-script", "COMMAND", kRanks,
+     "prints the hosts, as lines of h1:4 or [[host]]\n"
+     "tables, and is run again every second: hosts that\n"
+     "come stand by, hosts that go give up their ranks",
+     Takes::text, false, false, set_discovery},
     {"-N,--slots-per-host,--npernode", "N", kRanks, "slots of every host", Takes::whole, false,
      true, set_slots_per_host},
     {"--oversubscribe", "", kRanks, "more ranks than slots, spread over the hosts", Takes::flag,
@@ -470,7 +481,6 @@ constexpr Option kOptions[] = {
     {"-h,--help", "", kOther, "print this", Takes::flag, false, false, no_effect},
     {"-V,--version", "", kOther, "print the version", Takes::flag, false, false, no_effect},
     {"--elastic", "", "", "", Takes::flag, false, true, not_yet},
-    {"--host-discovery-script", "COMMAND", "", "", Takes::text, false, true, not_yet},
     {"--min-np", "N", "", "", Takes::whole, false, true, not_yet},
     {"--max-np", "N", "", "", Takes::whole, false, true, not_yet},
 };

@@ -27,6 +27,7 @@ struct Asked {
   std::vector<std::string> host_words;  // of -H
   std::vector<std::string> host_files;
   std::vector<HostChoice> include, exclude;
+  std::optional<std::string> discovery;
   std::optional<uint16_t> ssh_port;
   std::optional<std::string> identity;
   std::optional<Transport> transport;

@@ -224,6 +224,11 @@ struct Lines {
     const bool told = std::visit([&](const auto& m) { return describe(m, j); }, e.message);
     return told ? dump(j) : "";
   }
+  std::string operator()(const HostsListed& e) const {
+    Json j = line("hosts-listed", at);
+    j.update({{"come", e.come}, {"gone", e.gone}});
+    return dump(j);
+  }
   std::string operator()(const StopRequested& e) const {
     Json j = line("stop-requested", at);
     j["signal"] = e.signal;

@@ -27,6 +27,8 @@ class HostLinks {
   // Job and poller outlive this. The poller's names of hosts count from `first_name`, by index.
   HostLinks(const Job& job, Poller& poller, uint64_t first_name, bool accept_new_host_keys);
 
+  // The job has more hosts than before.
+  void grow() { entries_.resize(job_.hosts.size()); }
   // Starts the way to a host, in place of one that was there. A way that cannot even be started is
   // news.
   void open(uint32_t host, std::vector<News>& news);

@@ -354,6 +354,16 @@ constexpr Field kFields[] = {
        return assign(job.max_host_failures, read_whole(e, 0, 1'000'000));
      }},
     {"rule", false, read_rules},
+    {"host-discovery-script", false,
+     [](const TomlEntry& e, Job& job) { return assign(job.discovery, read_text(e)); }},
+    {"ssh-port", false,
+     [](const TomlEntry& e, Job& job) { return assign(job.ssh_port, read_whole(e, 1, 65535)); }},
+    {"identity", false,
+     [](const TomlEntry& e, Job& job) { return read_absolute(e, job.identity); }},
+    {"slots-per-host", false,
+     [](const TomlEntry& e, Job& job) {
+       return assign(job.slots_per_host, read_whole(e, 1, kMostSlots));
+     }},
     {"checkpoint-dir", false,
      [](const TomlEntry& e, Job& job) { return read_absolute(e, job.checkpoint_dir); }},
     {"checkpoint-every", false,
@@ -415,6 +425,10 @@ std::string job_file_text(const Job& job, std::string_view version) {
   std::vector<std::string> rules;
   for (const Rule& rule : job.rules) rules.push_back(rule.text);
   if (!rules.empty()) out.line("rule", toml_strings(rules));
+  out.text_if("host-discovery-script", job.discovery);
+  if (job.ssh_port > 0) out.number("ssh-port", job.ssh_port);
+  out.text_if("identity", job.identity);
+  if (job.slots_per_host > 0) out.number("slots-per-host", job.slots_per_host);
   out.text_if("checkpoint-dir", job.checkpoint_dir);
   out.text_if("checkpoint-every", job.checkpoint_every);
   out.number("checkpoint-keep", job.checkpoint_keep);

@@ -17,6 +17,7 @@
 #include "launcher/event_log.h"
 #include "launcher/history.h"
 #include "launcher/host_links.h"
+#include "launcher/host_watch.h"
 #include "launcher/questions.h"
 #include "launcher/rank_output.h"
 #include "launcher/report.h"
@@ -47,7 +48,8 @@ constexpr uint64_t kSignals = 0;
 constexpr uint64_t kWriterNews = 1;
 constexpr uint64_t kInputNews = 2;
 constexpr uint64_t kQuestions = 3;
-constexpr uint64_t kFirstHost = 4;
+constexpr uint64_t kDiscovery = 4;
+constexpr uint64_t kFirstHost = 5;
 
 bool same_file(int a, int b) {
   struct stat first, second;
@@ -62,12 +64,12 @@ class Launch {
       : job_(job),
         settings_(settings),
         started_(now()),
-        history_(job),
-        links_(job, poller_, kFirstHost, settings.accept_new_host_keys),
-        questions_(job, links_),
+        history_(job_),
+        links_(job_, poller_, kFirstHost, settings.accept_new_host_keys),
+        questions_(job_, links_),
         on_started_(std::move(on_started)),
-        output_(job, settings, out_, err_, files_),
-        policy_(job, placement, std::hash<std::string>()(job.id)) {}
+        output_(job_, settings, out_, err_, files_),
+        policy_(job_, placement, std::hash<std::string>()(job_.id)) {}
 
   int run();
 
@@ -88,6 +90,7 @@ class Launch {
   void take_written();
   void lose_stdout(int number);
   void warn_of_slow_files(Time now);
+  void look_for_hosts(Time now);
   void take_news(std::vector<HostLinks::News>& news);
   void take(uint32_t host, FromAgent message);
   void drop_link(uint32_t host);
@@ -113,7 +116,7 @@ class Launch {
   void tell(const std::string& text);
   void note_progress();
 
-  const Job& job_;
+  Job job_;  // whose hosts may grow
   const LaunchSettings& settings_;
   const Time started_;
   Poller poller_;
@@ -125,6 +128,7 @@ class Launch {
   Writer files_;  // of the log folder
   History history_;
   HostLinks links_;
+  std::optional<HostWatch> host_watch_;  // of a job that discovers its hosts
   Questions questions_;
   std::function<void()> on_started_;
   std::set<uint32_t> started_ranks_;  // while somebody waits for all
@@ -153,6 +157,10 @@ int Launch::run() {
   poller_.watch(questions_.fd(), kQuestions, {true, false});
   for (const int writer : {out_.fd(), own_err_.fd(), files_.fd(), history_.fd()}) {
     poller_.watch(writer, kWriterNews, {true, false});
+  }
+  if (!job_.discovery.empty()) {
+    host_watch_.emplace(job_, now());
+    poller_.watch(host_watch_->fd(), kDiscovery, {true, false});
   }
   history_.add(opening_line(job_.id, started_));
   last_turn_ = now();
@@ -189,6 +197,7 @@ void Launch::turn() {
   output_.act(at);
   questions_.act(at);
   warn_of_slow_files(at);
+  look_for_hosts(at);
   if (policy_.next_deadline() && *policy_.next_deadline() <= at) queue_.push_back(Tick{});
   step_queue();
   const bool failed = finish_ && finish_->code != 0;
@@ -205,6 +214,7 @@ std::optional<Time> Launch::next_deadline() const {
   next = earlier(next, questions_.deadline());
   next = earlier(next, files_.stuck_at(kSlowFile));
   next = earlier(next, history_.deadline());
+  if (host_watch_) next = earlier(next, host_watch_->deadline());
   return earlier(next, links_.deadline());
 }
 
@@ -215,6 +225,7 @@ void Launch::handle(const Ready& ready) {
     return warn_of_slow_files(now());
   }
   if (ready.id == kInputNews) return pass_input();
+  if (ready.id == kDiscovery) return look_for_hosts(now());
   if (ready.id == kQuestions) return questions_.serve(policy_.attempt(), now());
   std::vector<HostLinks::News> news;
   links_.serve(static_cast<uint32_t>(ready.id - kFirstHost), now(), news);
@@ -290,6 +301,21 @@ void Launch::warn_of_slow_files(Time now) {
   perform_one(Say{Say::Level::warning, "nothing could be written to " + path + " for " +
                                            format_duration(kSlowFile) +
                                            "; ranks that go on writing will have to wait"});
+}
+
+// Not for a job that is over: whoever comes is of no use to it.
+void Launch::look_for_hosts(Time now) {
+  if (finish_ && host_watch_) {
+    poller_.forget(host_watch_->fd());
+    host_watch_.reset();
+  }
+  if (!host_watch_) return;
+  const std::optional<HostsListed> listed = host_watch_->advance(now);
+  const std::string trouble = host_watch_->take_trouble();
+  if (!trouble.empty()) perform_one(Say{Say::Level::warning, trouble});
+  if (!listed) return;
+  links_.grow();
+  queue_.push_back(*listed);
 }
 
 void Launch::take_news(std::vector<HostLinks::News>& news) {

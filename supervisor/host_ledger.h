@@ -21,6 +21,8 @@ class HostLedger {
   // `limit`: so many failures exclude a host; 0: hosts are always used.
   HostLedger(size_t hosts, uint32_t limit) : limit_(limit), records_(hosts) {}
 
+  // Hosts that were not known before; nothing is held against them.
+  void grow(size_t hosts) { records_.resize(hosts); }
   void failed(uint32_t host, Time now);
   void exclude(uint32_t host, Time now);
   // A rank of the host failed by itself. Returns how many such failures in a row were on this host.

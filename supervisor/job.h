@@ -46,6 +46,11 @@ struct Job {
   std::string allocation;        // the job of Slurm by whose srun hosts are reached; empty: none
   std::string launched_on;       // hostname of the machine where the user typed the command
 
+  std::string discovery;        // command that prints the hosts again and again; empty: none
+  uint16_t ssh_port = 0;        // of hosts that it prints without; 0: the transport's own
+  std::string identity;         // private key file for them, empty: the transport's own
+  uint32_t slots_per_host = 0;  // of theirs; 0: as printed
+
   std::optional<uint32_t> input_rank;  // whose standard input ours is; nobody's without
 
   Duration start_timeout = std::chrono::seconds(60);

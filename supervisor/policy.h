@@ -96,10 +96,16 @@ struct OutputFailed {
   std::string reason;  // a sentence, which the user knows
 };
 
+// The list of hosts is another one: the job may have more than the policy knew of.
+struct HostsListed {
+  std::vector<uint32_t> come, gone;
+};
+
 // Only time has passed.
 struct Tick {};
 
-using Event = std::variant<HostUp, HostDown, AgentSaid, StopRequested, OutputFailed, Tick>;
+using Event =
+    std::variant<HostUp, HostDown, AgentSaid, StopRequested, OutputFailed, HostsListed, Tick>;
 
 // ---- actions ----
 
@@ -224,6 +230,7 @@ class Policy {
     std::optional<Time> retry;  // when to connect again
     std::string last_reason;    // of its last end
     bool leaving = false;       // it will be taken away: holds no rank again
+    bool unlisted = false;      // so is this, when another can take its ranks
     bool spare = false;         // may take the ranks of another
     bool set_aside = false;     // others hold its ranks before it does again
     Time fenced{};              // nothing of the job runs there from then on
@@ -263,6 +270,7 @@ class Policy {
   void on(const AgentSaid& event, Time now);
   void on(const StopRequested& event, Time now);
   void on(const OutputFailed& event, Time now);
+  void on(const HostsListed& event, Time now);
   void on(const Tick& event, Time now);
 
   void said(uint32_t host, const ProofOpened& m, Time now);
@@ -371,6 +379,9 @@ class Policy {
   Cause preemption_of(uint32_t host, const std::string& reason) const;
   void preempt_all(const std::string& signal, int number, Time now);
   std::optional<uint32_t> replace_leaving(Time now);
+  void host_came(uint32_t host);
+  void host_went(uint32_t host);
+  void leave_unlisted(Time now);
   void preempted(Time now);
 
   void asked_again(int signal, Time now);

@@ -43,6 +43,7 @@ void Policy::on(const HostUp& event, Time now) {
     say(Say::Level::info, job_.hosts[event.host].name + " stands by as a spare");
   }
   if (phase_ == Phase::backing_off) return wait_for_hosts(now);
+  if (phase_ == Phase::running) return leave_unlisted(now);
   if (phase_ != Phase::gathering) return;
   fill_gaps(now);
   open_proofs();
@@ -126,6 +127,64 @@ void Policy::rank_failed(uint32_t host) {
                                job_.hosts[host].name + ": it may be the host's fault");
 }
 
+// ---- hosts that come and go ----
+
+void Policy::on(const HostsListed& event, Time now) {
+  if (phase_ == Phase::done) return;
+  hosts_.resize(job_.hosts.size());
+  ledger_.grow(job_.hosts.size());
+  for (const uint32_t host : event.come) host_came(host);
+  for (const uint32_t host : event.gone) host_went(host);
+  if (phase_ == Phase::running) leave_unlisted(now);
+}
+
+void Policy::host_came(uint32_t host) {
+  HostState& state = hosts_[host];
+  state.unlisted = state.leaving = false;
+  if (holds_ranks(host) || ledger_.excluded(host)) return;
+  state.spare = true;
+  state.refusals = 0;
+  if (state.link != Link::none) return;
+  state.retry.reset();
+  state.link = Link::connecting;
+  out_.push_back(Connect{host, false});
+}
+
+void Policy::host_went(uint32_t host) {
+  HostState& state = hosts_[host];
+  state.unlisted = true;
+  const std::string text = job_.hosts[host].name + " is not listed any more";
+  if (holds_ranks(host)) {
+    return say(Say::Level::warning,
+               text + (can_go_on() ? ": its ranks stay there until a spare can take them"
+                                   : ": its ranks stay there, since the job could not go on"));
+  }
+  say(Say::Level::info, text);
+  state.retry.reset();
+  if (state.link == Link::none) return;
+  state.link = Link::none;
+  out_.push_back(Drop{host});
+}
+
+// What is planned waits for a spare that is up, and is done for all hosts at once.
+void Policy::leave_unlisted(Time now) {
+  if (!can_go_on()) return;
+  std::string names;
+  std::optional<uint32_t> first;
+  for (const HostPlaces& places : placement_) {
+    if (!hosts_[places.host].unlisted) continue;
+    const std::optional<uint32_t> spare = find_spare(places.host, now);
+    if (!spare || hosts_[*spare].link != Link::up) continue;
+    hosts_[places.host].leaving = true;
+    names += (first ? ", " : "") + job_.hosts[places.host].name;
+    if (!first) first = places.host;
+  }
+  if (!first) return;
+  Cause cause = preemption_of(*first, "");
+  cause.text = names + " is not listed any more";
+  end_in_order(cause, cause.text, job_.grace, now);
+}
+
 // ---- spares ----
 
 // The agent of a host can soon be there again, but a spare that is up is there now. Where every
@@ -138,7 +197,7 @@ bool Policy::gives_up_ranks(const Cause& cause) const {
 
 bool Policy::can_stand_in(uint32_t host, size_t ranks, Time now) const {
   const HostState& state = hosts_[host];
-  if (holds_ranks(host) || !state.spare || state.leaving) return false;
+  if (holds_ranks(host) || !state.spare || state.leaving || state.unlisted) return false;
   if (job_.hosts[host].slots < ranks || !ledger_.usable(host, now)) return false;
   return state.link == Link::up || (state.link == Link::connecting && state.refusals == 0);
 }
@@ -182,7 +241,8 @@ void Policy::fill_gaps(Time now) {
 
 void Policy::retry_later(uint32_t host, Time now) {
   HostState& state = hosts_[host];
-  if (state.leaving || ledger_.excluded(host) || !state.spare) return;
+  const bool needless = state.unlisted && !holds_ranks(host);
+  if (state.leaving || needless || ledger_.excluded(host) || !state.spare) return;
   const uint32_t doublings = std::min(std::max(state.refusals, 1u) - 1, kDoublings);
   const Duration pause =
       phase_ == Phase::gathering

@@ -73,7 +73,12 @@ void Policy::preempt_all(const std::string& signal, int number, Time now) {
 std::optional<uint32_t> Policy::replace_leaving(Time now) {
   for (uint32_t host = 0; host < hosts_.size(); ++host) {
     if (!hosts_[host].leaving || !holds_ranks(host)) continue;
-    if (!take_spare(host, now)) return host;
+    if (!take_spare(host, now)) {
+      // Of one that is not listed any more, nobody said when it will be gone.
+      if (!hosts_[host].unlisted) return host;
+      hosts_[host].leaving = false;
+      continue;
+    }
     if (hosts_[host].link == Link::up) send(host, Goodbye{0});
   }
   return std::nullopt;

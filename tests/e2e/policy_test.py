@@ -96,6 +96,40 @@ class HostsTest(PolicyCase):
         self.assertNotIn("d failed", later.err)
 
 
+class DiscoveryTest(PolicyCase):
+    def test_hosts_come_and_go_as_the_script_prints_them(self):
+        hosts = self.write("hosts", "a\nb:1\n")
+        options = ["--transport", "local", "--host-discovery-script", f"cat {hosts}"]
+        run = self.start("-np", "2", *options, "--checkpoint-dir", self.path("ckpt"), "--max-restarts", "0",
+                         *training.program(steps=440, step_ms=20))
+        training.wait_for_checkpoints(run, self.path("ckpt"), 1)
+        self.write("hosts", "c\na\n")
+        run.wait_for_text("c stands by as a spare")
+        # What it cannot tell now changes nothing.
+        os.remove(hosts)
+        run.wait_for_text("hosts: No such file or directory; the hosts stay those that it named before")
+        self.write("hosts", "c\na\n")
+        run.wait_for_text("the spare c takes the ranks of b", 60)
+        self.assert_code(run.wait(), 0)
+        self.assertRegex(run.err, "b is not listed any more: stopping all ranks within")
+        self.assertLessEqual(Trained(run).redone, training.EVERY, str(run))
+        # And so it is when the job goes on another time.
+        self.write("hosts", "d:2\n")
+        self.assertRegex(self.launch("resume", self.path("ckpt"), "--dry-run").out, r"0 +d +0 .*\n1 +d +1 ")
+
+    def test_a_first_list_that_cannot_be_used_is_an_error(self):
+        for script, told in (("exit 3", "the discovery script ended with exit code 3"),
+                             ("echo a:1", "--np 2: .*1 slot")):
+            run = self.launch("-np", "2", "--host-discovery-script", script, "true")
+            self.assert_code(run, 2)
+            self.assertRegex(run.err, told)
+        for words, told in ((["-H", "a,b"], "--host-discovery-script names the hosts, and so does -H"),
+                            (["--include", "a"], "which has to choose them itself")):
+            run = self.launch(*words, "--host-discovery-script", "echo a", "true")
+            self.assert_code(run, 2)
+            self.assertIn(told, run.err)
+
+
 class ReportTest(PolicyCase):
     def test_the_report_says_where_the_time_went(self):
         run = self.start(*self.hosts(["a", "b"]), "--checkpoint-dir", self.path("ckpt"),

@@ -206,13 +206,11 @@ TEST_CASE("values that are missing, empty or of the wrong kind") {
        "check"},
   };
   for (const Row& row : rows) CHECK_MESSAGE(error(row.line) == row.expected, row.line);
-  for (const char* option :
-       {"--elastic", "--host-discovery-script ./d.sh", "--min-np 1", "--max-np=4"}) {
+  for (const char* option : {"--elastic", "--min-np 1", "--max-np=4"}) {
     const std::string line = std::string(option) + " -H h1 train";
-    CHECK_MESSAGE(
-        error(line).find(": elastic jobs are coming and are not in this version; give the "
-                         "hosts with -H") != std::string::npos,
-        line);
+    CHECK_MESSAGE(error(line).find(": jobs that change their size are coming and are not in this "
+                                   "version") != std::string::npos,
+                  line);
   }
 }
 
@@ -611,7 +609,7 @@ TEST_CASE("mistakes in a [job] table have their place") {
       {"[[job.rule]]\non = \"stall\"\nactions = \"stop\"",
        "6:1: unknown key 'actions' of a rule: did you mean 'action'?"},
       {"elastic = true",
-       "4:1: elastic: elastic jobs are coming and are not in this version; give the hosts with -H"},
+       "4:1: elastic: jobs that change their size are coming and are not in this version"},
   };
   for (const Row& row : rows) {
     const HostFileOnDisk file("[[host]]\nname = \"a\"\n[job]\n" + row.table + "\n");

@@ -695,6 +695,82 @@ TEST_CASE("a host refused at the start whose ranks a spare takes is told with it
   }
 }
 
+// A host that is listed for the first time.
+uint32_t new_host(Scene& scene) {
+  Host host;
+  host.name = "h" + std::to_string(scene.job.hosts.size() + 1);
+  host.slots = 2;
+  host.spare = true;
+  scene.job.hosts.push_back(host);
+  return static_cast<uint32_t>(scene.job.hosts.size() - 1);
+}
+
+TEST_CASE("a host that comes to the list stands by and takes the ranks of one that goes") {
+  Scene scene = running(2);
+  scene.save(10);
+  const uint32_t come = new_host(scene);
+  scene.event(HostsListed{{come}, {}});
+  CHECK(scene.connects(come) == 1);
+  // Not before it can: what runs there goes on.
+  scene.event(HostsListed{{}, {1}});
+  CHECK(
+      scene.said_text("h2 is not listed any more: its ranks stay there until a spare can take "
+                      "them"));
+  CHECK(scene.count_sent<StopAttempt>() == 0);
+  scene.up(come);
+  REQUIRE(scene.count_sent<StopAttempt>() == 2);
+  const auto& stop = std::get<StopAttempt>(scene.asked.back().message);
+  CHECK_FALSE(stop.failed);
+  CHECK(stop.grace_ns == static_cast<uint64_t>(scene.job.grace.count()));
+  scene.answer();
+  CHECK(scene.starts.size() == 4);
+  CHECK(scene.policy->host_of(2) == come);
+  CHECK(scene.policy->host_of(0) == 0);
+  CHECK(scene.finish() == nullptr);
+  // It cost no budget, and nobody is let back in by himself.
+  scene.down(1, HostEnd::ended);
+  scene.pass(10min);
+  CHECK(scene.connects(1) == 1);
+  scene.event(HostsListed{{1}, {}});
+  CHECK(scene.connects(1) == 2);
+}
+
+TEST_CASE("a spare that goes from the list is let go, and comes back with it") {
+  Scene scene = running(1, 1);
+  scene.event(HostsListed{{}, {1}});
+  CHECK(scene.count<Drop>() == 1);
+  scene.save(10);
+  scene.fail_and_wait(0, 0, SIGKILL);
+  scene.down(0, HostEnd::silent);
+  CHECK_FALSE(scene.said_text("the spare h2 takes the ranks of h1"));
+  scene.event(HostsListed{{1}, {}});
+  CHECK(scene.connects(1) == 2);
+}
+
+TEST_CASE("a job that cannot go on stays where it is, whatever is listed") {
+  Scene scene = running(1, 1, false);
+  scene.event(HostsListed{{}, {0}});
+  CHECK(
+      scene.said_text("h1 is not listed any more: its ranks stay there, since the job could not "
+                      "go on"));
+  CHECK(scene.count_sent<StopAttempt>() == 0);
+  scene.all_end_well();
+  REQUIRE(scene.finish() != nullptr);
+  CHECK(scene.finish()->code == 0);
+}
+
+TEST_CASE("when the spare is lost while a host that is not listed is left, its ranks return") {
+  Scene scene = running(1, 1);
+  scene.save(10);
+  scene.event(HostsListed{{}, {0}});
+  REQUIRE(scene.count_sent<StopAttempt>() == 1);
+  scene.down(1, HostEnd::ended);
+  scene.answer();
+  CHECK(scene.finish() == nullptr);
+  CHECK(scene.starts.size() == 2);
+  CHECK(scene.policy->host_of(0) == 0);
+}
+
 TEST_CASE("a spare that is not there holds nothing up") {
   Scene scene(1, 1);
   scene.start();
