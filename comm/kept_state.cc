@@ -30,11 +30,14 @@ Status SharedMemory::resize(uint64_t bytes) {
   if (!fd_) return errno_error("there is no memory for a copy", errno);
   if (bytes > mapped_bytes_) unmap();
   // Taken now: a page that is not there when it is written to would be the end of the process.
+  const bool more = bytes > held_bytes_;
+  held_bytes_ = 0;
   if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0 ||
-      (mapped_ == nullptr && fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) != 0)) {
+      (more && fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) != 0)) {
     return errno_error("there is no memory for a copy of " + std::to_string(bytes) + " bytes",
                        errno);
   }
+  held_bytes_ = bytes;
   if (mapped_ != nullptr) return Ok{};
   // Populated, so that every copy is as fast as the first.
   void* mapped = mmap(nullptr, bytes + kSlack, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,

@@ -34,6 +34,7 @@ class SharedMemory {
   Fd fd_;
   char* mapped_ = nullptr;
   uint64_t mapped_bytes_ = 0;
+  uint64_t held_bytes_ = 0;  // of the memory, all of them there
 };
 
 class KeptStates {

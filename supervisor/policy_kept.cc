@@ -55,7 +55,8 @@ const KeptSteps::value_type* Policy::newest_kept() const {
   }
   for (auto kept = kept_.rbegin(); kept != kept_.rend(); ++kept) {
     if (kept->first.first < saved || (foreign_ && kept->first.first < foreign_->step)) break;
-    if (serves(kept->second, placement_)) return &*kept;
+    const bool same_size = kept->second.shards.size() == job_.size;
+    if (same_size && serves(kept->second, placement_)) return &*kept;
   }
   return nullptr;
 }

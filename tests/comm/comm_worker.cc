@@ -192,6 +192,30 @@ int save(bool with_own) {
   return 0;
 }
 
+// Four states; that of step 1 may be refused, which the call after it tells.
+int keep() {
+  State state;
+  const auto arrays = state.arrays(true);
+  const auto kept = [&](uint64_t step) {
+    state.own[2] = static_cast<int64_t>(step);
+    return hvd_checkpoint_keep(step, arrays.data(), arrays.size(), "");
+  };
+  need(kept(1), "keep");
+  const hvd_result second = kept(2);
+  if (second == HVD_CHECKPOINT_FAILED) {
+    std::printf("%s\n", hvd_last_error());
+    need(kept(2), "keep again");
+  } else {
+    need(second, "keep");
+  }
+  need(kept(3), "keep");
+  need(kept(4), "keep");
+  need(hvd_barrier(), "barrier");
+  need(hvd_finalize(), "finalize");
+  std::printf("ok\n");
+  return 0;
+}
+
 int load(bool with_own) {
   State state;
   int available = 0;
@@ -243,6 +267,7 @@ int main(int, char** argv) {
       {"aborts", aborts},
       {"save", [] { return save(false); }},
       {"save_own", [] { return save(true); }},
+      {"keep", keep},
       {"load", [] { return load(false); }},
       {"load_own", [] { return load(true); }},
       {"load_wrong", load_wrong}};

@@ -102,6 +102,11 @@ std::vector<StateLoaded> FakeAgent::loaded() const {
   return loaded_;
 }
 
+std::vector<std::string> FakeAgent::kept() const {
+  const std::lock_guard lock(mutex_);
+  return kept_shards_;
+}
+
 void FakeAgent::run() {
   while (!stopping_) {
     step();
@@ -159,6 +164,7 @@ void FakeAgent::handle(Worker& worker, const FromWorker& message) {
   if (const auto* m = std::get_if<ExchangeBlob>(&message)) return exchange(*m);
   if (const auto* m = std::get_if<ShardSaved>(&message)) return save(*m);
   if (const auto* m = std::get_if<StateLoaded>(&message)) return load(*m);
+  if (const auto* m = std::get_if<ShardKept>(&message)) return keep(*m);
   const std::lock_guard lock(mutex_);
   if (const auto* m = std::get_if<WorkerAborted>(&message)) aborted_.push_back(*m);
   if (std::holds_alternative<Finalized>(message)) finalized_[worker.rank] = true;
@@ -201,6 +207,20 @@ void FakeAgent::save(const ShardSaved& saved) {
   if (shards_.size() < options_.size) return;
   send_all(SaveResult{options_.attempt, saved.step, commit(saved.step)});
   shards_.clear();
+}
+
+void FakeAgent::keep(const ShardKept& kept) {
+  std::string bytes(kept.shard.length, '\0');
+  const ssize_t n = pread(received_.get(), bytes.data(), bytes.size(), 0);
+  received_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    const bool whole = n == static_cast<ssize_t>(bytes.size());
+    kept_shards_.push_back(whole && shard_digest(bytes) == kept.shard.digest ? bytes : "");
+  }
+  if (++kept_ < options_.size) return;
+  kept_ = 0;
+  send_all(KeepResult{options_.attempt, kept.step, std::exchange(options_.keep_refusal, "")});
 }
 
 // Empty, or why the save is not committed.

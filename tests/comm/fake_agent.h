@@ -28,6 +28,8 @@ class FakeAgent {
     std::string resume_from = "";
     // What every save is answered with; empty: it is committed.
     std::string save_refusal = "";
+    // What the first state that is kept in memory is answered with.
+    std::string keep_refusal = "";
     // Sees all addresses before any rank does.
     std::function<void(const std::vector<std::string>&)> before_exchange = nullptr;
   };
@@ -47,6 +49,8 @@ class FakeAgent {
   bool await_finalized(uint32_t rank) const;
   std::vector<WorkerAborted> aborted() const;
   std::vector<StateLoaded> loaded() const;
+  // The shards that were kept, as they lay in the memory that came with them.
+  std::vector<std::string> kept() const;
   std::string secret() const { return "a secret of sixteen"; }
 
   // Ends all connections, as an agent that was killed.
@@ -71,6 +75,7 @@ class FakeAgent {
   void join(Worker& worker, const Join& join);
   void exchange(const ExchangeBlob& blob);
   void save(const ShardSaved& saved);
+  void keep(const ShardKept& kept);
   void load(const StateLoaded& loaded);
   void lose(Worker& worker);
   void send(Worker& worker, const ToWorker& message);
@@ -84,12 +89,14 @@ class FakeAgent {
   Fd received_;  // the descriptor that came last
   std::map<uint32_t, std::string> blobs_;
   std::map<uint32_t, ShardSaved> shards_;
+  uint32_t kept_ = 0;  // ranks that told of the step under way
 
   mutable std::mutex mutex_;  // guards what the test asks for
   std::map<uint32_t, Page> pages_;
   std::map<uint32_t, bool> finalized_;
   std::vector<WorkerAborted> aborted_;
   std::vector<StateLoaded> loaded_;
+  std::vector<std::string> kept_shards_;
 
   std::atomic<bool> stopping_{false}, dying_{false};
   std::thread thread_;

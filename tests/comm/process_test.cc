@@ -396,6 +396,37 @@ TEST_CASE("a save that is refused or cannot be written is an error, and nothing 
   for (Process& rank : others) check_failed(rank, "HVD_CHECKPOINT_DIR is not set");
 }
 
+TEST_CASE(
+    "states are kept in memory that the agent gets, one after the other, and are whole shards") {
+  const TemporaryFolder folder;
+  SUBCASE("each") {
+    FakeAgent agent({.size = 2, .checkpoint_dir = folder.path()});
+    auto ranks = start(agent, 2, "keep");
+    check_all_ok(ranks);
+    const std::vector<std::string> kept = agent.kept();
+    CHECK(kept.size() >= 6);  // of the last, the process need not wait for its end
+    CHECK(std::find(kept.begin(), kept.end(), "") == kept.end());
+  }
+  SUBCASE("but for one, of which the next call tells") {
+    FakeAgent agent({.size = 2, .checkpoint_dir = folder.path(), .keep_refusal = "no room"});
+    auto ranks = start(agent, 2, "keep");
+    for (Process& rank : ranks) {
+      CHECK(rank.wait(kLimit).exit_code == 0);
+      CHECK(rank.output() == "step 1 is not kept in memory: no room\nok\n");
+    }
+  }
+  SUBCASE("not without a checkpoint directory to fall back to") {
+    FakeAgent agent({.size = 1});
+    auto ranks = start(agent, 1, "keep");
+    check_failed(ranks[0], "HVD_CHECKPOINT_DIR is not set");
+  }
+  SUBCASE("and alone there is nothing to do") {
+    Process alone({HVD_COMM_WORKER, "keep"}, {});
+    CHECK(alone.wait(kLimit).exit_code == 0);
+    CHECK(alone.output() == "ok\n");
+  }
+}
+
 TEST_CASE("a process alone saves, saves again and loads") {
   const TemporaryFolder folder;
   const std::string dir = folder.path() + "/ckpt";

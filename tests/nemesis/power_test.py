@@ -6,8 +6,8 @@ each call. Sure to be on the disk is only what was synced: the bytes of a file b
 names by an fsync of their folder. All else may be there or not, each by itself and torn, and each
 such state is read as a resume reads it (resume_reader.cc).
 
-POWER_STATES=N takes so many random states at each moment, besides those of a single lost or a single
-kept change.
+At each moment these are the states of a single lost and of a single kept change, and random ones:
+with SAVES_ALL=1 so many that there are over 100,000 in all.
 """
 
 import collections
@@ -25,8 +25,8 @@ from harness import BUILD, HVDLAUNCH, SANITIZED, SLOWNESS, Case, main
 
 WORKER = os.path.join(BUILD, "tests", "nemesis", "saving_worker")
 READER = os.path.join(BUILD, "tests", "nemesis", "resume_reader")
-RANDOM_STATES = int(os.environ.get("POWER_STATES", "4"))
-SEED = int(os.environ.get("POWER_SEED", "1"))
+RANDOM_STATES = 150 if os.environ.get("SAVES_ALL") else 4
+SEED = int(os.environ.get("HVD_NEMESIS_SEED", "1"))
 BLOCK = 512  # that a disk writes whole or not at all
 
 # What changes files or folders, or syncs them.
