@@ -159,6 +159,7 @@ bool describe(const StartAttempt& m, Json& j) {
             {"ranks", m.places.size()},
             {"data_address", m.data_address},
             {"resume_from", m.resume_from},
+            {"resume_step", m.resume_step},
             {"reason", m.restart_reason}});
   return true;
 }

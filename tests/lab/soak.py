@@ -91,7 +91,7 @@ class Soak(LabCase):
             "--max-restarts", "1000", "--max-host-failures", "0", "--stall-timeout", "0.7", "--stall-action",
             "restart", "--failure-grace", "1", "--start-timeout", "30", "--checkpoint-dir", "/srv/lab/ckpt", TRAIN,
             "--steps", str(steps), "--checkpoint-every", str(EVERY), "--step-ms", "10", "--samples",
-            "/srv/lab/samples")
+            "/srv/lab/samples", "--keep-every", str((self.jobs // 2 + self.seed) % 2))
 
     def resume(self, run, steps):
         """After the launcher's end."""

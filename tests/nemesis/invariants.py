@@ -137,8 +137,7 @@ class Histories:
                 if step not in acknowledged:
                     acknowledged.append(step)
             elif message == "start-attempt":
-                found = re.search(r"step-(\d+)$", event["resume_from"])
-                start = int(found[1]) if found else 0
+                start = event["resume_step"]
                 newest = acknowledged[-1] if acknowledged else 0
                 # A commit may be done, and not told any more.
                 require(start >= newest, f"I6: {event['attempt']} of {job} went on from {start}, behind {newest}")
