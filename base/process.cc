@@ -353,6 +353,8 @@ std::vector<pid_t> descendants_of_all_threads() {
 
 bool kill_all_descendants(int limit_ms) {
   const Time deadline = now() + std::chrono::milliseconds(limit_ms);
+  // Most are gone within microseconds, and somebody waits for that.
+  timespec pause{0, 20'000};
   // A kill can race with a fork: the walk is repeated until it finds nobody. Children of threads
   // other than the main one show up here once their parent died and they came to the subreaper.
   while (true) {
@@ -361,8 +363,8 @@ bool kill_all_descendants(int limit_ms) {
     }
     if (waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return true;
     if (now() >= deadline) return false;
-    const timespec pause{0, 500'000};
     nanosleep(&pause, nullptr);
+    pause.tv_nsec = std::min(2 * pause.tv_nsec, 1'000'000L);
   }
 }
 

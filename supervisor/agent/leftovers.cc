@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -29,7 +30,7 @@ constexpr size_t kRandomPart = 6;
 constexpr std::string_view kGroupPrefix = "hvdlaunch-";
 // A killed group is empty soon; one that is not is left to the next sweep.
 constexpr int kEmptyTries = 100;
-constexpr timespec kEmptyPause{0, 1'000'000};
+constexpr long kLongestPauseNs = 1'000'000;
 
 // What nobody alive holds: the lock, of this user's own folder.
 Fd lock_if_dead(int parent, const std::string& name) {
@@ -112,9 +113,11 @@ void write_at(int folder, const char* name, std::string_view text) {
 }
 
 void remove_group(int parent, const std::string& name) {
+  timespec pause{0, 20'000};
   for (int tries = 0; tries < kEmptyTries; ++tries) {
     if (unlinkat(parent, name.c_str(), AT_REMOVEDIR) == 0 || errno != EBUSY) return;
-    nanosleep(&kEmptyPause, nullptr);
+    nanosleep(&pause, nullptr);
+    pause.tv_nsec = std::min(2 * pause.tv_nsec, kLongestPauseNs);
   }
 }
 
