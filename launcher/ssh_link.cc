@@ -28,6 +28,8 @@ int on_data(ssh_session, ssh_channel, void* data, uint32_t size, int is_stderr, 
 
 void SendQueue::drop_front(size_t count) {
   sent_ += count;
+  // What held a whole program once need not hold its room.
+  if (sent_ == bytes_.size()) return clear();
   // Moving what is left is paid for by at least as many bytes sent.
   if (sent_ * 2 < bytes_.size()) return;
   bytes_.erase(0, sent_);
@@ -35,6 +37,7 @@ void SendQueue::drop_front(size_t count) {
 }
 
 void SendQueue::clear() {
+  if (bytes_.capacity() > kWritePiece) bytes_ = {};
   bytes_.clear();
   sent_ = 0;
 }
