@@ -56,6 +56,17 @@ std::string to_frame(const ToWorker& message) {
   return encode(message);
 }
 
+bool is_counted(const ToAgent& message) {
+  return !std::holds_alternative<LauncherHello>(message) &&
+         !std::holds_alternative<Echo>(message) && !std::holds_alternative<Credit>(message) &&
+         !std::holds_alternative<TakeOutput>(message);
+}
+bool is_counted(const FromAgent& message) {
+  return !std::holds_alternative<AgentHello>(message) && !std::holds_alternative<Held>(message) &&
+         !std::holds_alternative<Beat>(message) && !std::holds_alternative<Output>(message) &&
+         !std::holds_alternative<OutputEnd>(message);
+}
+
 std::string output_head(const OutputEnd& of, size_t bytes) {
   Encoder encoder;
   encoder(static_cast<uint32_t>(kOutputHead - sizeof(uint32_t) + bytes),

@@ -15,6 +15,12 @@
 //
 // Times that travel are CLOCK_BOOTTIME nanoseconds of the machine that took them, only ever
 // compared with that machine's clock.
+//
+// A job that survives its launcher (survive_ns) can change the connection that carries wire 1. Both
+// sides then count the messages of a session (is_counted), keep those that the other has not heard,
+// and send them again on the next connection: nothing is lost or said twice. Output is not counted:
+// each stream goes on from the position that TakeOutput names, out of what the agent has kept of
+// it. A launcher that takes the job over begins a session of its own, and is told everything anew.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +36,7 @@
 namespace hvd {
 
 // Changes with any change of the messages below.
-inline constexpr uint32_t kProtocol = 7;
+inline constexpr uint32_t kProtocol = 8;
 
 // The line an agent prints first on wire 1, followed by the build and a newline.
 inline constexpr std::string_view kAgentGreeting = "hvdlaunch-agent-ready ";
@@ -204,18 +210,47 @@ struct LauncherHello {
   std::string host_name;          // the name the user gave this host
   uint64_t silence_ns = 0;        // --heartbeat-timeout; beat and lease follow from it
   uint64_t failure_grace_ns = 0;  // TERM to KILL when the launcher is gone
+  uint64_t survive_ns = 0;        // ranks go on for so long without a launcher; 0: not at all
+  uint64_t session = 0;           // random; of one launcher and one agent
+  std::string launcher;           // "process 123 on login1", for people
+  bool attach = false;            // to an agent that runs, in the same session
+  bool take_over = false;         // with attach: in place of whoever had the job before
+  uint64_t heard = 0;             // with attach: counted messages of this session
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.protocol, m.job, m.host_name, m.silence_ns, m.failure_grace_ns);
+    v(m.protocol, m.job, m.host_name, m.silence_ns, m.failure_grace_ns, m.survive_ns, m.session,
+      m.launcher, m.attach, m.take_over, m.heard);
   }
 };
 
 // Answers a Beat. The lease holds until this time + 0.6 silence.
 struct Echo {
   int64_t agent_time = 0;
+  uint64_t heard = 0;  // counted messages of the session
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.agent_time);
+    v(m.agent_time, m.heard);
+  }
+};
+
+// Where an output stream goes on after an attach: bytes before `from` have arrived. As ever, the
+// agent may send the attempt's credit beyond what was `granted`.
+struct OutputPosition {
+  uint32_t attempt = 0, rank = 0;
+  Stream stream = Stream::out;
+  uint64_t from = 0, granted = 0;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.attempt, m.rank, m.stream, m.from, m.granted);
+  }
+};
+
+// After an attach no output is sent before this. Streams that are not named have all arrived.
+struct TakeOutput {
+  std::vector<OutputPosition> streams;
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.streams);
   }
 };
 
@@ -519,11 +554,12 @@ struct Goodbye {
   }
 };
 
-using ToAgent = std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt,
-                             StopAttempt, Credit, ExchangeResult, SaveResult, LoadResult,
-                             ProbeDirectory, ListCheckpoints, VerifyCheckpoint, CommitCheckpoint,
-                             PruneCheckpoints, WriteJobFile, Suspend, Resume, Goodbye, Input,
-                             LookAtRanks, TakeLock, TakeStacks, KeepResult, ReadJobFile>;
+using ToAgent =
+    std::variant<LauncherHello, Echo, OpenProof, DialPeers, CloseProof, StartAttempt, StopAttempt,
+                 Credit, ExchangeResult, SaveResult, LoadResult, ProbeDirectory, ListCheckpoints,
+                 VerifyCheckpoint, CommitCheckpoint, PruneCheckpoints, WriteJobFile, Suspend,
+                 Resume, Goodbye, Input, LookAtRanks, TakeLock, TakeStacks, KeepResult, ReadJobFile,
+                 TakeOutput>;
 
 // ---- wire 1, agent to launcher ----
 
@@ -534,9 +570,12 @@ struct AgentHello {
   uint32_t cores = 0;
   uint32_t gpus = 0;           // that a login of this host sees
   uint32_t reserved_port = 0;  // bound for the next attempt's MASTER_PORT, fresh per attempt
+  std::string refusal;         // why this launcher may not attach, a sentence
+  bool absent = false;         // no agent of the job runs here, nor anything else of it
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.protocol, m.hostname, m.boot_id, m.network, m.cores, m.gpus, m.reserved_port);
+    v(m.protocol, m.hostname, m.boot_id, m.network, m.cores, m.gpus, m.reserved_port, m.refusal,
+      m.absent);
   }
 };
 
@@ -544,9 +583,25 @@ struct Beat {
   int64_t agent_time = 0;
   uint32_t attempt = 0;
   std::vector<RankStep> steps;  // those that changed since the last beat
+  uint64_t heard = 0;           // counted messages of the session
   template <class M, class V>
   static void visit(M& m, V& v) {
-    v(m.agent_time, m.attempt, m.steps);
+    v(m.agent_time, m.attempt, m.steps, m.heard);
+  }
+};
+
+// What the agent has of its newest attempt.
+enum class HeldState : uint8_t { none, running, stopping, gone, kLast = gone };
+
+// Follows the hello of an agent that was attached to. To a launcher that takes over, all news of
+// the attempt that are still of use follow, as if they were new.
+struct Held {
+  uint64_t heard = 0;  // counted messages of this session
+  HeldState state = HeldState::none;
+  StartAttempt start;  // of the newest attempt, unless there is none
+  template <class M, class V>
+  static void visit(M& m, V& v) {
+    v(m.heard, m.state, m.start);
   }
 };
 
@@ -683,6 +738,7 @@ struct OutputEnd {
   static void visit(M& m, V& v) {
     v(m.attempt, m.rank, m.stream);
   }
+  friend bool operator==(const OutputEnd&, const OutputEnd&) = default;
 };
 
 struct InputCredit {
@@ -855,7 +911,7 @@ using FromAgent =
                  Output, OutputEnd, ExchangeBlob, ShardSaved, StateLoaded, ForeignCheckpoint,
                  WorkerAborted, DirectoryProbed, CheckpointsListed, CheckpointVerified, Performed,
                  Suspended, AgentNotice, InputCredit, RankStalled, RankMoved, RanksSeen, Leaving,
-                 LockTaken, StacksTaken, ShardKept, JobFileRead>;
+                 LockTaken, StacksTaken, ShardKept, JobFileRead, Held>;
 
 // ---- wire 2, worker to agent ----
 
@@ -923,6 +979,10 @@ std::string to_frame(const ToAgent& message);
 std::string to_frame(const FromAgent& message);
 std::string to_frame(const FromWorker& message);
 std::string to_frame(const ToWorker& message);
+
+// Whether a message of wire 1 is one that a session counts, and sends again when it was not heard.
+bool is_counted(const ToAgent& message);
+bool is_counted(const FromAgent& message);
 
 // The frame of an Output, up to its bytes, which whoever has them at hand puts right behind: what
 // a stream says is not copied to be sent.

@@ -323,6 +323,7 @@ void pin_program(Job& job, const Surroundings& surroundings) {
 void choose_limits(Job& job, const Asked& asked) {
   if (asked.start_timeout) job.start_timeout = *asked.start_timeout;
   if (asked.silence) job.silence = *asked.silence;
+  if (asked.survive) job.survive = *asked.survive;
   if (asked.grace) job.grace = *asked.grace;
   if (asked.wall_time) job.wall_time = asked.wall_time;
   if (asked.stall_timeout) {
@@ -439,6 +440,10 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   if (status) status = choose_slots(job, asked, machine, command.unsized);
   if (!status) return status.error();
   choose_limits(job, asked);
+  if (job.survive > Duration::zero() && !job.discovery.empty()) {
+    return Error{
+        "--survive: a job whose hosts come from --host-discovery-script ends with hvdlaunch"};
+  }
   job.input_rank = asked.input_rank;
   if (job.input_rank && command.detach) {
     return Error{"--stdin: a job with --detach leaves its standard input to others"};

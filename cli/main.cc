@@ -3,10 +3,14 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -20,6 +24,7 @@
 #include "launcher/control_socket.h"
 #include "launcher/detach.h"
 #include "launcher/job_file.h"
+#include "launcher/journal.h"
 #include "launcher/launch.h"
 #include "launcher/log_folder.h"
 #include "launcher/state_folder.h"
@@ -126,6 +131,66 @@ Result<std::string> find_job_file(const std::string& dir, const StateFolder& sta
                "/job.toml, and no job was started from this machine with --checkpoint-dir " + dir};
 }
 
+// Watches a job of whose launcher only the journal is left. None if it is over and that may be.
+std::optional<int> attach_to(const std::string& name, const StateFolder& state, bool may_be_over,
+                             const Surroundings& surroundings) {
+  Result<Journal> journal = read_journal(state, name);
+  if (!journal) return fail(journal.error().text, kExitUsage);
+  Result<Job> saved = parse_job_file(journal->job_file, "the journal of job " + name);
+  if (!saved) return fail(saved.error().text, kExitUsage);
+  Result<Fd> lock = lock_job(state, name);
+  if (!lock) return fail(lock.error().text, kExitUsage);
+  Result<RunCommand> command = attached_job(std::move(*saved), surroundings);
+  if (!command) return fail(command.error().text, kExitUsage);
+  Job& job = command->job;
+  job.id = name;
+  job.secret = new_secret();
+  job.nonce = new_secret();
+  job.allocation = journal->allocation;
+  job.resume = journal->memory.resumed;
+  if (journal->resumable) job.job_file = journal->job_file;
+  Predecessor before;
+  before.memory = journal->memory;
+  before.elapsed = std::chrono::seconds(std::max<int64_t>(std::time(nullptr) - journal->began, 0));
+  before.may_be_over = may_be_over;
+  return take_over(job, command->placement, journal->settings, before, std::move(*lock));
+}
+
+int attach(const AttachCommand& command, const Surroundings& surroundings) {
+  const StateFolder state;
+  const std::vector<std::string> jobs = surviving_jobs(state);
+  std::string job = command.job;
+  if (job.empty() && jobs.size() == 1) job = jobs[0];
+  if (job.empty()) {
+    std::string names;
+    for (const std::string& one : jobs) names += " " + one;
+    return fail(jobs.empty() ? "there is no job to attach to: none was started from this machine "
+                               "with --survive, or all are over"
+                             : "there are several jobs, name one of them:" + names,
+                kExitUsage);
+  }
+  if (std::find(jobs.begin(), jobs.end(), job) == jobs.end()) {
+    return fail("there is no job " + job +
+                    " to attach to: it was not started from this machine with --survive, or it "
+                    "is over",
+                kExitUsage);
+  }
+  return *attach_to(job, state, false, surroundings);
+}
+
+// A job of the same directory may have survived its launcher: then it is watched again.
+std::optional<int> attach_to_living(const ResumeCommand& command, const StateFolder& state,
+                                    const Surroundings& surroundings) {
+  for (const std::string& name : surviving_jobs(state)) {
+    const Result<Journal> journal = read_journal(state, name);
+    const Result<Job> saved = journal ? parse_job_file(journal->job_file, name) : journal.error();
+    if (!saved || saved->checkpoint_dir != command.dir) continue;
+    const std::optional<int> code = attach_to(name, state, true, surroundings);
+    if (code) return code;
+  }
+  return std::nullopt;
+}
+
 // Of a folder on another host, by its agent. An exit code in the place of a job: why was told.
 std::variant<Job, int> find_far_job(const ResumeCommand& command,
                                     const Surroundings& surroundings) {
@@ -161,6 +226,9 @@ std::variant<Job, int> find_job(const ResumeCommand& command, const StateFolder&
 
 int resume(const ResumeCommand& command, const Surroundings& surroundings) {
   const StateFolder state;
+  if (command.as_it_was && !command.where) {
+    if (const auto code = attach_to_living(command, state, surroundings)) return *code;
+  }
   std::variant<Job, int> saved =
       command.where ? find_far_job(command, surroundings) : find_job(command, state);
   if (const int* code = std::get_if<int>(&saved)) return *code;
@@ -236,6 +304,7 @@ int run_command(const std::vector<std::string>& words) {
   if (auto* c = std::get_if<ReportCommand>(&*command)) return report(*c);
   if (auto* c = std::get_if<CheckpointsCommand>(&*command)) return checkpoints(*c);
   if (auto* c = std::get_if<StacksCommand>(&*command)) return stacks(*c);
+  if (auto* c = std::get_if<AttachCommand>(&*command)) return attach(*c, around);
   return print(std::get<PrintCommand>(*command).text);
 }
 

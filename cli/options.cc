@@ -19,8 +19,8 @@ namespace hvd {
 namespace {
 
 // First words that will mean something in a later version.
-constexpr std::array<std::string_view, 7> kReserved = {"check", "status", "logs",    "stop",
-                                                       "drain", "attach", "add-host"};
+constexpr std::array<std::string_view, 6> kReserved = {"check", "status", "logs",
+                                                       "stop",  "drain",  "add-host"};
 
 // The command line before values are looked at.
 struct Line {
@@ -262,25 +262,32 @@ Result<Command> parse_resume(const Line& line, const std::vector<Setting>& given
   command.asked = std::move(request->asked);
   command.hosts = std::move(request->hosts);
   command.argv = line.program;
+  command.as_it_was = given.empty() && line.program.empty();
   command.notices = std::move(request->notices);
   return Command(std::move(command));
 }
 
-Result<Command> parse_stacks(const std::vector<std::string>& words) {
+// The commands that take a job and nothing else.
+template <class Kind>
+Result<Command> parse_job_command(const char* name, const std::vector<std::string>& words) {
   if (words.size() == 1 && words[0] == "--help") return Command(PrintCommand{usage_text()});
   if (words.size() > 1 || (words.size() == 1 && words[0].starts_with('-'))) {
-    return Error{"unexpected word " + in_quotes(words.back()) +
-                 ": expected hvdlaunch stacks [JOB]"};
+    return Error{"unexpected word " + in_quotes(words.back()) + ": expected hvdlaunch " + name +
+                 " [JOB]"};
   }
-  return Command(StacksCommand{words.empty() ? "" : words[0]});
+  if (words.empty()) return Command(Kind{});
+  if (words[0].empty() || words[0].find('/') != std::string::npos || words[0].starts_with('.')) {
+    return Error{in_quotes(words[0]) + " is no job's name"};
+  }
+  return Command(Kind{words[0]});
 }
 
 // A command word is one as the very first word only.
 std::string take_command_word(std::vector<std::string>& words) {
   if (words.empty()) return "run";
   const std::string& first = words.front();
-  const std::array<std::string_view, 5> commands = {"run", "resume", "checkpoints", "stacks",
-                                                    "report"};
+  const std::array<std::string_view, 6> commands = {"run",    "resume", "checkpoints",
+                                                    "stacks", "attach", "report"};
   const bool known = std::find(commands.begin(), commands.end(), first) != commands.end();
   const bool alone = words.size() == 1 && (first == "help" || first == "version");
   if (!known && !alone) return "run";
@@ -337,7 +344,8 @@ Result<Command> parse_command(const std::vector<std::string>& all_words,
     if (!command) return command.error();
     return Command(std::move(*command));
   }
-  if (word == "stacks") return parse_stacks(words);
+  if (word == "stacks") return parse_job_command<StacksCommand>("stacks", words);
+  if (word == "attach") return parse_job_command<AttachCommand>("attach", words);
   const auto line = Splitter(words, word == "resume").split();
   if (!line) return line.error();
   const auto given = Parser().parse(line->options);
@@ -381,6 +389,10 @@ Result<RunCommand> resumed_job(Job saved, const ResumeCommand& command,
   if (!run) return run;
   run->notices.insert(run->notices.begin(), command.notices.begin(), command.notices.end());
   return run;
+}
+
+Result<RunCommand> attached_job(Job saved, const Surroundings& surroundings) {
+  return complete(std::move(saved), {}, {}, {}, surroundings);
 }
 
 }  // namespace hvd

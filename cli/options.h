@@ -49,11 +49,17 @@ struct ResumeCommand {
   std::vector<Host> hosts;
   std::vector<std::string> argv;  // empty: the saved command
   std::vector<std::string> notices;
+  bool as_it_was = false;  // nothing of the saved job is replaced
 };
 
 // `stacks`: ask a running job where its ranks wait.
 struct StacksCommand {
   std::string job;  // empty: the only one that runs
+};
+
+// `attach`: watch a job again whose launcher is gone.
+struct AttachCommand {
+  std::string job;  // empty: the only one there is
 };
 
 // --help and --version: print this to stdout.
@@ -62,7 +68,7 @@ struct PrintCommand {
 };
 
 using Command = std::variant<RunCommand, ResumeCommand, CheckpointsCommand, StacksCommand,
-                             ReportCommand, PrintCommand>;
+                             AttachCommand, ReportCommand, PrintCommand>;
 
 // `words` are those of argv after the program's name. An error is for stderr, with exit code 2.
 Result<Command> parse_command(const std::vector<std::string>& words,
@@ -77,6 +83,9 @@ Result<RunCommand> job_to_ask(const ResumeCommand& command, const Surroundings& 
 // What was local to the machine where the job was launched, which is the one that was asked, is
 // reached as the user named that.
 void relocate(Job& saved, const Host& where, const std::string& hostname);
+
+// A saved job as it was: only what lies in the surroundings is new.
+Result<RunCommand> attached_job(Job saved, const Surroundings& surroundings);
 
 // Gives the hosts of `unsized` their slots, by what their agents told in the same order: GPUs, or
 // else cores. Then the job has its size and each rank its place.

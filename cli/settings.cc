@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kMostRestarts = 1'000'000;
 constexpr Duration kShortestStall = std::chrono::milliseconds(100);
+constexpr Duration kShortestSurvival = std::chrono::seconds(1);
 constexpr Duration kShortestSilence = std::chrono::milliseconds(200);
 constexpr Duration kShortestWallTime = std::chrono::seconds(1);
 
@@ -228,6 +229,10 @@ Status set_start_timeout(Asked& asked, const OptionValue& value) {
 
 Status set_silence(Asked& asked, const OptionValue& value) {
   return read_duration(asked.silence, value, kShortestSilence);
+}
+
+Status set_survive(Asked& asked, const OptionValue& value) {
+  return read_duration(asked.survive, value, kShortestSurvival);
 }
 
 Status set_stall_timeout(Asked& asked, const OptionValue& value) {
@@ -443,6 +448,10 @@ constexpr Option kOptions[] = {
      true, set_start_timeout},
     {"--heartbeat-timeout", "TIME", kTimes, "silence after which a host is lost (10s)",
      Takes::duration, false, true, set_silence},
+    {"--survive", "TIME", kTimes,
+     "without hvdlaunch the ranks go on for so long, and\n"
+     "`hvdlaunch attach` watches them again (default: none)",
+     Takes::duration, false, true, set_survive},
     {"--stall-timeout", "TIME", kTimes,
      "without progress for so long, a rank that has made\n"
      "some is stalled; 0: never (default: 60s)",

@@ -44,7 +44,8 @@ struct Asked {
   std::vector<Rule> rules;
   std::optional<std::string> checkpoint_dir, checkpoint_every;
   std::optional<uint32_t> checkpoint_keep;
-  std::optional<Duration> grace, failure_grace, wall_time, start_timeout, silence, stall_timeout;
+  std::optional<Duration> grace, failure_grace, wall_time, start_timeout, silence, stall_timeout,
+      survive;
   std::optional<StallAction> stall_action;
   LaunchSettings settings;
   bool no_prefix = false;

@@ -32,14 +32,16 @@ std::string usage_text() {
       "       hvdlaunch resume CKPT_DIR|HOST:DIR [OPTIONS] [-- PROGRAM [ARGS...]]\n"
       "       hvdlaunch checkpoints CKPT_DIR [--verify] [--prune] [--json]\n"
       "       hvdlaunch stacks [JOB]\n"
+      "       hvdlaunch attach [JOB]\n"
       "       hvdlaunch report RUN_DIR|JOB [--json]\n"
       "\n"
       "Starts PROGRAM once per rank on all hosts, over SSH, and watches it to the end: when a "
       "rank\n"
       "or a host fails, all ranks are started again from the newest complete checkpoint.\n"
       "`resume` goes on with a job whose launcher is gone; options replace what it was started\n"
-      "with. `checkpoints` shows what is in a folder, what of it is whole, and what would be\n"
-      "resumed; `stacks` where the ranks of a running job wait; `report` what became of a job.\n"
+      "with. `attach` watches a job again that has survived its launcher (--survive).\n"
+      "`checkpoints` shows what is in a folder, what of it is whole, and what would be resumed;\n"
+      "`stacks` where the ranks of a running job wait; `report` what became of a job.\n"
       "Options end at PROGRAM or at `--`; everything after belongs to PROGRAM.\n";
   std::string group;
   for (const Option& option : options()) {

@@ -19,6 +19,7 @@ std::string last_line_of(const std::string& text) {
 AgentLink::AgentLink(std::string label, const std::string& build, std::unique_ptr<Channel> channel,
                      LauncherHello hello, Time start_deadline, BinarySource binary)
     : label_(std::move(label)),
+      build_(build),
       channel_(std::move(channel)),
       hello_(std::move(hello)),
       silence_(static_cast<int64_t>(hello_.silence_ns)),
@@ -26,6 +27,30 @@ AgentLink::AgentLink(std::string label, const std::string& build, std::unique_pt
       bootstrap_(label_, build),
       binary_(std::move(binary)) {
   if (!binary_) channel_->send(to_frame(ToAgent(hello_)));
+}
+
+bool AgentLink::may_go_on(const Down& down) const {
+  if (hello_.survive_ns == 0 || !met_ || down.end == HostEnd::taken) return false;
+  // The end of what carries the conversation need not be the agent's, but where that is our child.
+  const bool sure = absent_ || parting_ || (!binary_ && !hello_.attach);
+  return down.end != HostEnd::ended || !sure;
+}
+
+void AgentLink::go_on(std::unique_ptr<Channel> channel, Time start_deadline) {
+  channel_ = std::move(channel);
+  start_deadline_ = start_deadline;
+  bootstrap_ = Bootstrap(label_, build_);
+  reader_ = FrameReader();
+  diagnostics_.clear();
+  hello_.attach = true;
+  hello_.take_over = false;
+  hello_.heard = heard_;
+  state_ = State::starting;
+  if (!binary_) channel_->send(to_frame(ToAgent(hello_)));
+}
+
+Time AgentLink::given_up_at() const {
+  return last_met_ + bounded(hello_.survive_ns) + bounded(hello_.failure_grace_ns) + silence_;
 }
 
 void AgentLink::advance(Time now, std::vector<News>& news) {
@@ -55,6 +80,7 @@ void AgentLink::read(Time now, std::vector<News>& news) {
   const std::string bytes = channel_->take_received();
   if (bytes.empty()) return;
   last_heard_ = now;
+  if (state_ == State::talking) last_met_ = now;
   if (state_ == State::starting) {
     greet(bytes, news);
   } else {
@@ -93,19 +119,18 @@ void AgentLink::take_frames(std::vector<News>& news) {
 
 void AgentLink::take(FromAgent message, std::vector<News>& news) {
   const auto* hello = std::get_if<AgentHello>(&message);
-  if ((hello != nullptr) != (state_ == State::greeted)) {
+  auto* held = std::get_if<Held>(&message);
+  if ((hello != nullptr) != (state_ == State::greeted) ||
+      (held != nullptr) != (state_ == State::met)) {
     return end(HostEnd::lost, label_ + " sent its messages out of order", news);
   }
-  if (hello != nullptr) {
-    if (hello->protocol != kProtocol) {
-      return end(HostEnd::refused,
-                 label_ + ": its agent speaks protocol " + std::to_string(hello->protocol) +
-                     ", this program " + std::to_string(kProtocol),
-                 news);
-    }
-    state_ = State::talking;
+  if (hello != nullptr) return take_hello(*hello, news);
+  if (held != nullptr) return take_held(std::move(*held), news);
+  if (is_counted(message)) ++heard_;
+  if (const auto* beat = std::get_if<Beat>(&message)) {
+    unheard_.heard(beat->heard);
+    send(Echo{beat->agent_time, heard_});
   }
-  if (const auto* beat = std::get_if<Beat>(&message)) send(Echo{beat->agent_time});
   if (const auto* credit = std::get_if<InputCredit>(&message)) {
     if (credit->bytes > input_under_way_) {
       return end(HostEnd::lost, label_ + " asks for more input than it took", news);
@@ -113,6 +138,31 @@ void AgentLink::take(FromAgent message, std::vector<News>& news) {
     input_under_way_ -= credit->bytes;
   }
   news.push_back(std::move(message));
+}
+
+void AgentLink::take_hello(const AgentHello& hello, std::vector<News>& news) {
+  if (hello.protocol != kProtocol) {
+    return end(HostEnd::refused,
+               label_ + ": its agent speaks protocol " + std::to_string(hello.protocol) +
+                   ", this program " + std::to_string(kProtocol),
+               news);
+  }
+  if (!hello.refusal.empty()) {
+    absent_ = hello.absent;
+    return end(hello.absent ? HostEnd::ended : HostEnd::taken, label_ + ": " + hello.refusal, news);
+  }
+  state_ = hello_.attach ? State::met : State::talking;
+  last_met_ = last_heard_;
+  const bool known = std::exchange(met_, true);
+  if (!known) news.emplace_back(FromAgent(hello));
+}
+
+void AgentLink::take_held(Held held, std::vector<News>& news) {
+  state_ = State::talking;
+  last_met_ = last_heard_;
+  unheard_.heard(held.heard);
+  channel_->send(unheard_.unheard());
+  news.emplace_back(FromAgent(std::move(held)));
 }
 
 void AgentLink::judge(Time now, std::vector<News>& news) {
@@ -147,9 +197,12 @@ std::optional<Time> AgentLink::deadline() const {
 }
 
 void AgentLink::send(const ToAgent& message) {
-  if (state_ == State::down) return;
+  if (state_ == State::down && (hello_.survive_ns == 0 || !met_)) return;
   if (const auto* input = std::get_if<Input>(&message)) input_under_way_ += input->bytes.size();
-  channel_->send(to_frame(message));
+  if (std::holds_alternative<Goodbye>(message)) parting_ = true;
+  std::string bytes = to_frame(message);
+  if (hello_.survive_ns == 0 || state_ == State::talking) channel_->send(bytes);
+  if (hello_.survive_ns > 0 && is_counted(message)) unheard_.add(std::move(bytes));
 }
 
 void AgentLink::end(HostEnd how, const std::string& reason, std::vector<News>& news) {

@@ -4,6 +4,9 @@
 // Silence: an agent beats every tenth of the limit; one not heard for the whole limit is silent.
 // The owner calls judge() only after it has read everything that had arrived, so that a launcher
 // that slept blames nobody.
+//
+// Of a job that survives its launcher, a link outlives its connection: the owner gives it another
+// one, the agent is attached to, and the session goes on (base/message.h).
 #pragma once
 
 #include <functional>
@@ -15,6 +18,7 @@
 
 #include "base/frame.h"
 #include "base/message.h"
+#include "base/resend_queue.h"
 #include "base/time.h"
 #include "launcher/bootstrap.h"
 #include "launcher/channel.h"
@@ -49,23 +53,36 @@ class AgentLink {
   // Until it is up: what holds it up, a sentence that names the host.
   std::string waiting_for(Time now) const;
 
+  // What is sent while there is no connection goes out with the next one.
   void send(const ToAgent& message);
+  // The session goes on over another connection, after a Down of this one that may_go_on() says is
+  // not the end. Then Held is the first news.
+  bool may_go_on(const Down& down) const;
+  void go_on(std::unique_ptr<Channel> channel, Time start_deadline);
+  // When the agent, not heard for so long, has stopped its ranks.
+  Time given_up_at() const;
   Channel& channel() { return *channel_; }
+  // It leads to the agent of an earlier launcher.
+  bool takes_over() const { return hello_.take_over; }
+  // It was, at least, and the session is not over.
+  bool was_up() const { return met_; }
   bool up() const { return state_ == State::talking; }
   bool down() const { return state_ == State::down; }
 
  private:
-  enum class State { starting, greeted, talking, down };
+  enum class State { starting, greeted, met, talking, down };
 
   void read(Time now, std::vector<News>& news);
   void greet(std::string_view bytes, std::vector<News>& news);
   void take_frames(std::vector<News>& news);
   void take(FromAgent message, std::vector<News>& news);
+  void take_hello(const AgentHello& hello, std::vector<News>& news);
+  void take_held(Held held, std::vector<News>& news);
   void end(HostEnd how, const std::string& reason, std::vector<News>& news);
   std::string diagnosis() const;
   Time limit() const;
 
-  std::string label_;
+  std::string label_, build_;
   std::unique_ptr<Channel> channel_;
   LauncherHello hello_;
   Duration silence_;
@@ -77,6 +94,13 @@ class AgentLink {
   std::string diagnostics_;
   uint64_t input_under_way_ = 0;  // bytes that the agent was sent and has not given credit for
   State state_ = State::starting;
+  // Of the session.
+  bool met_ = false;      // it was up
+  bool parting_ = false;  // Goodbye was sent
+  bool absent_ = false;   // the agent is gone, with all of the job on its host
+  Time last_met_{};       // heard while it was
+  ResendQueue unheard_;
+  uint64_t heard_ = 0;  // counted messages
 };
 
 }  // namespace hvd

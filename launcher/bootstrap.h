@@ -69,7 +69,7 @@ class Bootstrap {
   void judge_need(std::string_view platform);
   void fail(const std::string& why);
 
-  const std::string host_, build_;
+  std::string host_, build_;
   std::string buffer_;
   size_t skipped_ = 0;
   std::string last_skipped_;

@@ -199,6 +199,8 @@ const char* name(HostEnd end) {
       return "ended";
     case HostEnd::lost:
       return "lost";
+    case HostEnd::taken:
+      return "taken";
     case HostEnd::silent:
       break;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "launcher/host_memory.h"
+#include "launcher/journal.h"
 #include "launcher/writer.h"
 
 namespace hvd {
@@ -104,6 +105,19 @@ void History::note_progress(const RunProgress& progress) {
   progress_ = progress;
   const std::string path = shelf_->state.resume_file(job_.checkpoint_dir, "progress.json");
   if (!given_up_ && !path.empty()) shelf_->writer.replace(path, progress_text(progress));
+}
+
+void History::note_journal(std::string text) {
+  if (!given_up_) {
+    shelf_->writer.replace(shelf_->state.job_file(job_.id, "journal.json"), std::move(text));
+  }
+}
+
+void History::remove_journal() {
+  if (given_up_) return;
+  shelf_->writer.perform(
+      shelf_->state.job_file(job_.id, ""),
+      [&state = shelf_->state, id = job_.id] { return remove_watch(state, id); });
 }
 
 int History::fd() const {

@@ -34,6 +34,11 @@ class History {
   void open();
   bool is_open() const { return open_; }
   void note_progress(const RunProgress& progress);
+  // The journal of a job that survives us, and its end.
+  void note_journal(std::string text);
+  void remove_journal();
+  // Another launcher keeps all this from now on.
+  void give_up() { given_up_ = true; }
   // Where the ranks of an attempt wait. The file's path; empty where no history is kept.
   std::string add_stacks(uint32_t attempt, std::string text);
   // As launcher/event_log makes it. Left out where no history is open.

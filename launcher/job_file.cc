@@ -333,6 +333,7 @@ constexpr Field kFields[] = {
     {"grace", true, [](const TomlEntry& e, Job& job) { return read_duration(e, job.grace); }},
     {"failure-grace", true,
      [](const TomlEntry& e, Job& job) { return read_duration(e, job.failure_grace); }},
+    {"survive", false, [](const TomlEntry& e, Job& job) { return read_duration(e, job.survive); }},
     {"walltime", false,
      [](const TomlEntry& e, Job& job) { return read_duration(e, job.wall_time.emplace()); }},
     {"stall-timeout", false,
@@ -413,6 +414,7 @@ std::string job_file_text(const Job& job, std::string_view version) {
   out.line("heartbeat-timeout", toml_duration(job.silence));
   out.line("grace", toml_duration(job.grace));
   out.line("failure-grace", toml_duration(job.failure_grace));
+  if (job.survive > Duration::zero()) out.line("survive", toml_duration(job.survive));
   if (job.wall_time) out.line("walltime", toml_duration(*job.wall_time));
   if (job.stall_asked || job.stall_timeout == Duration::zero()) {
     out.line("stall-timeout", toml_duration(job.stall_timeout));

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -18,6 +20,7 @@
 #include "launcher/history.h"
 #include "launcher/host_links.h"
 #include "launcher/host_watch.h"
+#include "launcher/journal.h"
 #include "launcher/questions.h"
 #include "launcher/rank_output.h"
 #include "launcher/report.h"
@@ -59,19 +62,24 @@ bool same_file(int a, int b) {
 
 class Launch {
  public:
+  // Of a job that does not survive us, `watch` is null.
   Launch(const Job& job, const Placement& placement, const LaunchSettings& settings,
-         std::function<void()> on_started)
+         std::function<void()> on_started, Watch* watch)
       : job_(job),
         settings_(settings),
+        watch_(watch),
         started_(now()),
         history_(job_),
         links_(job_, poller_, kFirstHost, settings.accept_new_host_keys),
         questions_(job_, links_),
         on_started_(std::move(on_started)),
         output_(job_, settings, out_, err_, files_),
-        policy_(job_, placement, std::hash<std::string>()(job_.id)) {}
+        policy_(job_, placement, std::hash<std::string>()(job_.id)) {
+    if (watch_ != nullptr) output_.note_in(watch_->shown);
+  }
 
   int run();
+  std::optional<int> take_over(const Predecessor& predecessor);
 
  private:
   // The first attempt's rank that our standard input goes to.
@@ -79,6 +87,7 @@ class Launch {
     uint32_t host, attempt, rank;
   };
 
+  void watch_all();
   void turn();
   std::optional<Time> next_deadline() const;
   void handle(const Ready& ready);
@@ -93,6 +102,9 @@ class Launch {
   void look_for_hosts(Time now);
   void take_news(std::vector<HostLinks::News>& news);
   void take(uint32_t host, FromAgent message);
+  void tell_broken_links();
+  void go_on(uint32_t host);
+  void take_up(uint32_t host, Held held);
   void drop_link(uint32_t host);
 
   void step_queue();
@@ -115,9 +127,12 @@ class Launch {
   void report();
   void tell(const std::string& text);
   void note_progress();
+  void note_memory();
+  void leave_agents();
 
   Job job_;  // whose hosts may grow
   const LaunchSettings& settings_;
+  Watch* const watch_;
   const Time started_;
   Poller poller_;
   Signals signals_;
@@ -144,6 +159,10 @@ class Launch {
   std::set<uint32_t> unneeded_;        // hosts that nobody waits for
   uint32_t stacks_told_ = 0;           // attempt
 
+  // While the job is taken over.
+  std::map<uint32_t, AgentHello> hellos_;     // of hosts whose Held did not come yet
+  std::optional<std::vector<Say>> withheld_;  // until it is known that there is a job
+
   // The end: output drained, agents dismissed, report told once all is written that it speaks of.
   std::optional<Finish> finish_;
   std::optional<Time> goodbye_until_;
@@ -152,7 +171,7 @@ class Launch {
   bool over_ = false;
 };
 
-int Launch::run() {
+void Launch::watch_all() {
   poller_.watch(signals_.fd(), kSignals, {true, false});
   poller_.watch(questions_.fd(), kQuestions, {true, false});
   for (const int writer : {out_.fd(), own_err_.fd(), files_.fd(), history_.fd()}) {
@@ -163,12 +182,29 @@ int Launch::run() {
     poller_.watch(host_watch_->fd(), kDiscovery, {true, false});
   }
   history_.add(opening_line(job_.id, started_));
+  if (watch_ != nullptr) history_.open();
   last_turn_ = now();
+}
+
+int Launch::run() {
+  watch_all();
   perform(policy_.start(last_turn_));
   history_.remember();
   history_.recall_hosts();
   step_queue();
   while (!over_) turn();
+  return finish_->code;
+}
+
+std::optional<int> Launch::take_over(const Predecessor& predecessor) {
+  if (predecessor.may_be_over) withheld_.emplace();
+  output_.count_logs(predecessor.memory.attempt, predecessor.memory.attempts_started);
+  watch_all();
+  perform(policy_.take_over(predecessor.memory, predecessor.elapsed, last_turn_));
+  step_queue();
+  while (!over_) turn();
+  const bool nothing = finish_->leaves && finish_->code == kExitNothingToResume;
+  if (nothing && predecessor.may_be_over) return std::nullopt;
   return finish_->code;
 }
 
@@ -190,6 +226,7 @@ void Launch::turn() {
   std::vector<HostLinks::News> news;
   links_.judge(at, news);
   take_news(news);
+  tell_broken_links();
   if (waits_told_at_ && *waits_told_at_ <= at) {
     waits_told_at_.reset();
     if (!finish_ && tell_waits(Say::Level::info)) waits_told_at_ = at + kWaitNews;
@@ -281,6 +318,11 @@ void Launch::lose_stdout(int number) {
   if (number == 0) return;
   stdout_error_ = number;
   output_.discard();
+  // A terminal that is gone, not a disk that fails.
+  if (number == EIO && watch_ != nullptr) {
+    if (!finish_) queue_.push_back(StopRequested{SIGHUP});
+    return;
+  }
   if (number != EPIPE) {
     lost_output_ = std::string("standard output cannot be written: ") + std::strerror(number);
     perform_one(Say{Say::Level::error, lost_output_});
@@ -329,6 +371,48 @@ void Launch::take_news(std::vector<HostLinks::News>& news) {
   }
 }
 
+void Launch::tell_broken_links() {
+  for (const HostLinks::Broken& one : links_.take_broken()) {
+    suspension_.heard(one.host);
+    questions_.forget_host(one.host);
+    const Duration left = std::max<Duration>(links_.find(one.host)->given_up_at() - now(), 0s);
+    perform_one(Say{Say::Level::warning, one.reason + "; its ranks go on, and it is dialled for " +
+                                             format_duration(left)});
+  }
+}
+
+// The connection to a host is another one. What the policy knows of it holds.
+void Launch::go_on(uint32_t host) {
+  links_.send(host, TakeOutput{output_.positions(host)});
+  perform_one(Say{Say::Level::info, job_.hosts[host].name + " is connected again"});
+}
+
+// An agent of the launcher before us. What that one gave to the ranks, they are given again.
+void Launch::take_up(uint32_t host, Held held) {
+  if (held.state != HeldState::none) {
+    const Host& spec = job_.hosts[host];
+    const size_t of_the_host = spec.env.size() + (spec.gpus.empty() ? 0 : 1);
+    job_.forwarded = held.start.forwarded;
+    if (held.start.set.size() >= of_the_host) {
+      job_.set.assign(held.start.set.begin() + static_cast<ptrdiff_t>(of_the_host),
+                      held.start.set.end());
+    }
+    output_.open(host, held.start, true);
+    for (const Place& place : held.start.places) {
+      if (!held.start.input || place.rank != held.start.input_rank) continue;
+      links_.send(host, Input{held.start.attempt, place.rank, true, ""});
+    }
+  }
+  if (withheld_) {
+    for (const Say& say : *std::exchange(withheld_, std::nullopt)) perform_one(say);
+  }
+  links_.send(host, TakeOutput{output_.positions(host)});
+  const Channel& channel = links_.find(host)->channel();
+  queue_.push_back(
+      HostUp{host, hellos_[host], channel.peer_address(), channel.own_address(), std::move(held)});
+  hellos_.erase(host);
+}
+
 void Launch::take(uint32_t host, FromAgent message) {
   if (auto* m = std::get_if<Output>(&message)) return output_.take(host, *m, now());
   if (auto* m = std::get_if<OutputEnd>(&message)) return output_.end(host, *m);
@@ -342,9 +426,16 @@ void Launch::take(uint32_t host, FromAgent message) {
   }
   if (std::holds_alternative<Suspended>(message)) return suspension_.heard(host);
   if (auto* m = std::get_if<WorkerStarted>(&message)) note_start(*m);
+  if (auto* m = std::get_if<Held>(&message)) {
+    return hellos_.count(host) > 0 ? take_up(host, std::move(*m)) : go_on(host);
+  }
   if (auto* m = std::get_if<AgentHello>(&message)) {
+    if (links_.find(host)->takes_over()) {
+      hellos_[host] = *m;
+      return;
+    }
     const Channel& channel = links_.find(host)->channel();
-    queue_.push_back(HostUp{host, *m, channel.peer_address(), channel.own_address()});
+    queue_.push_back(HostUp{host, *m, channel.peer_address(), channel.own_address(), {}});
     return;
   }
   queue_.push_back(AgentSaid{host, std::move(message)});
@@ -378,10 +469,13 @@ void Launch::step_queue() {
     const Event event = std::move(queue_.front());
     queue_.pop_front();
     const Time at = now();
+    const auto* down = std::get_if<HostDown>(&event);
+    if (down != nullptr && down->end == HostEnd::taken) history_.give_up();
     history_.add(log_line(event, at - started_));
     perform(policy_.step(event, at));
   }
   note_progress();
+  if (watch_ != nullptr && !finish_) note_memory();
 }
 
 void Launch::perform(const Actions& actions) {
@@ -394,7 +488,7 @@ void Launch::perform(const Actions& actions) {
 void Launch::perform_one(const Connect& action) {
   drop_link(action.host);
   std::vector<HostLinks::News> news;
-  links_.open(action.host, news);
+  links_.open(action.host, action.take_over, news);
   take_news(news);
   if (!action.needed) {
     unneeded_.insert(action.host);
@@ -435,6 +529,7 @@ void Launch::perform_one(const HostFailed& action) {
 }
 
 void Launch::perform_one(const Say& action) {
+  if (withheld_) return withheld_->push_back(action);
   const int needed = action.level == Say::Level::error    ? -1
                      : action.level == Say::Level::detail ? 1
                                                           : 0;
@@ -445,7 +540,7 @@ void Launch::perform_one(const Finish& action) {
   // Where a host refused us, those that are still tried again are no better.
   if (action.code == kExitNoHosts) tell_waits(Say::Level::error);
   finish_ = action;
-  if (stdout_error_ == EPIPE) output_.drop_all();
+  if (stdout_error_ == EPIPE || action.leaves) output_.drop_all();
 }
 
 // ---- input ----
@@ -480,17 +575,31 @@ void Launch::wind_up(Time now) {
       reported_ && !links_.any() && out_.idle() && err_.idle() && files_.idle() && history_.over();
 }
 
+// They go on, and whatever they are to do was sent.
+void Launch::leave_agents() {
+  dismissed_ = true;
+  for (uint32_t host = 0; host < links_.count(); ++host) drop_link(host);
+}
+
 void Launch::dismiss_agents(Time now) {
+  if (!dismissed_ && finish_->leaves) return leave_agents();
   if (!dismissed_) {
     dismissed_ = true;
     goodbye_until_ = now + kGoodbyeLimit;
     for (uint32_t host = 0; host < links_.count(); ++host) {
-      if (!links_.up(host)) drop_link(host);
+      // One whose connection is dialled again hears it then.
+      if (!links_.up(host) && !links_.is_broken(host)) drop_link(host);
       links_.send(host, Goodbye{0});
     }
   }
   if (goodbye_until_ && now >= *goodbye_until_) {
-    for (uint32_t host = 0; host < links_.count(); ++host) drop_link(host);
+    for (uint32_t host = 0; host < links_.count(); ++host) {
+      if (links_.is_broken(host)) {
+        tell(job_.hosts[host].name + " could not be told of the end: its agent ends by itself " +
+             "when it has been without hvdlaunch for " + format_duration(job_.survive));
+      }
+      drop_link(host);
+    }
   }
   if (!links_.any()) goodbye_until_.reset();
 }
@@ -517,6 +626,13 @@ std::string Launch::not_written() const {
 }
 
 void Launch::report() {
+  const bool nothing = finish_->leaves && finish_->code == kExitNothingToResume;
+  if (watch_ != nullptr && (!finish_->leaves || nothing)) history_.remove_journal();
+  if (withheld_) return;
+  if (finish_->leaves) {
+    for (const std::string& text : report_texts(job_, *finish_, 0)) tell(text);
+    return;
+  }
   history_.add_report(
       report_json(job_, *finish_, now() - started_, report_texts(job_, *finish_, 0)));
   for (const std::string& text : report_texts(job_, *finish_, settings_.verbosity)) tell(text);
@@ -524,6 +640,13 @@ void Launch::report() {
 
 void Launch::tell(const std::string& text) {
   output_.tell(terminal_lines("hvdlaunch: ", text));
+}
+
+void Launch::note_memory() {
+  JobMemory memory = policy_.memory();
+  if (memory == watch_->journal.memory) return;
+  watch_->journal.memory = std::move(memory);
+  history_.note_journal(journal_text(watch_->journal));
 }
 
 void Launch::note_progress() {
@@ -538,12 +661,44 @@ void Launch::note_progress() {
 
 }  // namespace
 
-int launch(const Job& job, const Placement& placement, const LaunchSettings& settings,
-           std::function<void()> on_started) {
-  // Pieces of output come and go by the thousand: their memory is kept, not mapped anew for each.
+namespace {
+
+// Pieces of output come and go by the thousand: their memory is kept, not mapped anew for each.
+void keep_memory() {
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
   mallopt(M_TRIM_THRESHOLD, 8 << 20);
-  return Launch(job, placement, settings, std::move(on_started)).run();
+}
+
+int refuse(const Error& error) {
+  std::fputs(terminal_lines("hvdlaunch: ", error.text).c_str(), stderr);
+  return kExitUsage;
+}
+
+}  // namespace
+
+int launch(const Job& job, const Placement& placement, const LaunchSettings& settings,
+           std::function<void()> on_started) {
+  keep_memory();
+  std::optional<Watch> watch;
+  if (job.survive > Duration::zero()) {
+    Result<Watch> begun = begin_watch(StateFolder(), job, settings);
+    if (!begun) return refuse(begun.error());
+    watch = std::move(*begun);
+  }
+  return Launch(job, placement, settings, std::move(on_started), watch ? &*watch : nullptr).run();
+}
+
+std::optional<int> take_over(const Job& job, const Placement& placement,
+                             const LaunchSettings& settings, const Predecessor& predecessor,
+                             Fd lock) {
+  keep_memory();
+  const StateFolder state;
+  Result<Watch> watch = go_on_watching(state, job.id, job.size, std::move(lock));
+  if (!watch) return refuse(watch.error());
+  Result<Journal> journal = read_journal(state, job.id);
+  if (!journal) return refuse(journal.error());
+  watch->journal = std::move(*journal);
+  return Launch(job, placement, settings, nullptr, &*watch).take_over(predecessor);
 }
 
 }  // namespace hvd

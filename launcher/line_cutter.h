@@ -23,6 +23,7 @@ class LineCutter {
   void flush(Put&& put);
 
   bool waiting() const { return !partial_.empty(); }
+  size_t held() const { return partial_.size(); }
 
  private:
   static constexpr size_t kNone = std::string_view::npos;

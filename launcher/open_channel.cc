@@ -64,16 +64,17 @@ ChannelOpener::ChannelOpener(const Job& job, std::string build, bool accept_new_
       file_limit_(raise_file_limit()),
       lookup_(std::make_shared<SshLookup>()) {}
 
-Result<std::unique_ptr<Channel>> ChannelOpener::open(uint32_t host) const {
+Result<std::unique_ptr<Channel>> ChannelOpener::open(uint32_t host, bool attach) const {
   const Host& spec = job_.hosts[host];
   const std::string number = std::to_string(host);
   if (const Status status = check_open_files(); !status) return status.error();
   if (spec.local) {
-    return start_local_channel(spec.name, "/proc/self/exe",
-                               {"hvdlaunch", "agent", "--job", job_.id, "--host", number},
-                               file_limit_);
+    std::vector<std::string> words = {"hvdlaunch", "agent", "--job", job_.id, "--host", number};
+    if (attach) words.emplace_back("--attach");
+    return start_local_channel(spec.name, "/proc/self/exe", words, file_limit_);
   }
-  const std::string command = bootstrap_command(build_, "--job " + job_.id + " --host " + number);
+  const std::string command = bootstrap_command(
+      build_, "--job " + job_.id + " --host " + number + (attach ? " --attach" : ""));
   if (!job_.allocation.empty()) return open_srun(spec, command);
   return job_.rsh.empty() ? open_ssh(spec, command) : open_rsh(spec, command);
 }

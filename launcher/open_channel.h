@@ -25,9 +25,9 @@ class ChannelOpener {
   // The job outlives this. `build` is that of the agents.
   ChannelOpener(const Job& job, std::string build, bool accept_new_host_keys);
 
-  // Starts the way to the agent of one host of the job. The error is a sentence that names the
-  // host.
-  Result<std::unique_ptr<Channel>> open(uint32_t host) const;
+  // Starts the way to an agent of one host of the job; with `attach` to the one that runs there.
+  // The error is a sentence that names the host.
+  Result<std::unique_ptr<Channel>> open(uint32_t host, bool attach) const;
 
  private:
   Status check_open_files() const;

@@ -1,5 +1,6 @@
 #include "launcher/rank_output.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,20 +54,57 @@ LineStyle RankOutput::style_of(uint32_t host, const StartAttempt& start, const P
   return style;
 }
 
-void RankOutput::open(uint32_t host, const StartAttempt& start) {
-  if (!settings_.log_dir.empty()) open_logs(start.attempt);
+void RankOutput::open(uint32_t host, const StartAttempt& start, bool taken_over) {
+  if (taken_over) {
+    log_number_ = settings_.logged_before + counted_.second + start.attempt - counted_.first;
+    logged_attempt_ = start.attempt;
+  } else if (!settings_.log_dir.empty()) {
+    open_logs(start.attempt);
+  }
   for (const Place& place : start.places) {
     for (const Stream which : {Stream::out, Stream::err}) {
-      OpenStream& stream = streams_[Key{start.attempt, place.rank, which}];
+      const Key key{start.attempt, place.rank, which};
+      OpenStream& stream = streams_[key];
       stream.host = host;
       stream.style = style_of(host, start, place);
       stream.window = start.credit;
-      if (settings_.log_dir.empty()) continue;
-      stream.log_path =
-          log_file(settings_.log_dir, log_number_, place.rank, job_.hosts[host].name, which);
-      files_.append(stream.log_path, "");
+      if (!settings_.log_dir.empty()) {
+        stream.log_path =
+            log_file(settings_.log_dir, log_number_, place.rank, job_.hosts[host].name, which);
+        files_.append(stream.log_path, "");
+      }
+      begin(stream, key, taken_over);
     }
   }
+}
+
+// What was shown and what was logged may differ: the agent is asked for all that is missing in one.
+void RankOutput::begin(OpenStream& stream, const Key& key, bool taken_over) {
+  if (table_ == nullptr) return;
+  const auto [attempt, rank, which] = key;
+  if (taken_over) {
+    stream.shown_before = table_->shown(attempt, rank, which);
+    stream.logged_before = UINT64_MAX;
+    struct stat st;
+    if (!stream.log_path.empty()) {
+      stream.logged_before =
+          stat(stream.log_path.c_str(), &st) == 0 ? static_cast<uint64_t>(st.st_size) : 0;
+    }
+    stream.received = std::min(stream.shown_before, stream.logged_before);
+    stream.granted = stream.shown = stream.logged = stream.received;
+  }
+  stream.mark = table_->begin(attempt, rank, which, stream.shown_before);
+}
+
+// All but what waits for the end of its line, or for other ranks to say the same.
+Written RankOutput::noted(const Key& key, const OpenStream& stream, uint64_t credit) const {
+  const auto [attempt, rank, which] = key;
+  Written written{attempt, rank, which, credit};
+  const std::optional<LineFolder>& folder = folders_[static_cast<size_t>(which)];
+  if (stream.mark == nullptr || (folder && folder->deadline())) return written;
+  written.shown = std::max(stream.received - stream.cutter.held(), stream.shown_before);
+  written.mark = stream.mark;
+  return written;
 }
 
 // The first attempt's folder is there; those of later ones are made where a disk that hangs stops
@@ -97,14 +135,21 @@ void RankOutput::take(uint32_t host, const Output& m, Time now) {
   const auto found = streams_.find(key);
   if (found == streams_.end() || found->second.host != host) return;
   OpenStream& stream = found->second;
+  const uint64_t begin = stream.received;
   const std::string_view bytes = granted_part(stream, m.bytes);
   if (bytes.empty()) return;
-  const Written credit{m.attempt, m.rank, m.stream, bytes.size()};
-  if (!stream.log_path.empty()) files_.append(stream.log_path, std::string(bytes), credit);
+  const auto after = [&](uint64_t done) {
+    return bytes.substr(std::min<uint64_t>(done - std::min(done, begin), bytes.size()));
+  };
+  if (!stream.log_path.empty()) {
+    files_.append(stream.log_path, std::string(after(stream.logged_before)),
+                  Written{m.attempt, m.rank, m.stream, bytes.size()});
+  }
+  const std::string_view fresh = after(stream.shown_before);
   std::string text;
   if (shown(m.rank, m.stream)) {
-    text.reserve(bytes.size() + bytes.size() / 2);
-    stream.cutter.feed(bytes, [&](std::string_view piece) { put(text, key, stream, piece, now); });
+    text.reserve(fresh.size() + fresh.size() / 2);
+    stream.cutter.feed(fresh, [&](std::string_view piece) { put(text, key, stream, piece, now); });
     stream.since = now;
     // Folded lines are shown whole.
     if (stream.cutter.waiting() && !stream.watched && !settings_.fold) {
@@ -112,7 +157,7 @@ void RankOutput::take(uint32_t host, const Output& m, Time now) {
       partial_.emplace_back(now, key);
     }
   }
-  print(m.stream, std::move(text), credit);
+  print(m.stream, std::move(text), noted(key, stream, bytes.size()));
   show_folded(now, false);
 }
 
@@ -140,7 +185,9 @@ RankOutput::Streams::iterator RankOutput::close(Streams::iterator stream) {
   const Stream which = std::get<Stream>(stream->first);
   std::string text = rest_of(stream->first, stream->second, now());
   page(which).finish(text, stream->second.style);
-  if (!text.empty() && !discarded(which)) print(which, std::move(text));
+  if (!text.empty() && !discarded(which)) {
+    print(which, std::move(text), noted(stream->first, stream->second, 0));
+  }
   const auto next = streams_.erase(stream);
   if (streams_.empty()) show_folded(now(), true);
   return next;
@@ -174,7 +221,8 @@ void RankOutput::act(Time now) {
     if (stream.watched) {
       partial_.emplace_back(stream.since, key);
     } else {
-      print(std::get<Stream>(key), rest_of(key, stream, now));
+      std::string rest = rest_of(key, stream, now);
+      print(std::get<Stream>(key), std::move(rest), noted(key, stream, 0));
     }
   }
   show_folded(now, false);
@@ -199,7 +247,18 @@ void RankOutput::show_folded(Time now, bool all) {
       if (folded->count > 1) style.prefix = "x" + std::to_string(folded->count) + ": ";
       page(which).put(text, style, folded->text + "\n");
     }
-    if (!text.empty() && !discarded(which)) print(which, std::move(text));
+    const bool any = !text.empty();
+    if (any && !discarded(which)) print(which, std::move(text));
+    if (any && !folder->deadline()) note_folded(which);
+  }
+}
+
+// No line waits for others now.
+void RankOutput::note_folded(Stream which) {
+  for (const auto& [key, stream] : streams_) {
+    if (std::get<Stream>(key) == which && stream.mark != nullptr) {
+      print(which, {}, noted(key, stream, 0));
+    }
   }
 }
 
@@ -215,6 +274,16 @@ void RankOutput::note_written(const Written& written, uint64_t OpenStream::*coun
   credit_.emplace_back(
       stream.host, Credit{written.attempt, written.rank, written.stream, done - stream.granted});
   stream.granted = done;
+}
+
+std::vector<OutputPosition> RankOutput::positions(uint32_t host) const {
+  std::vector<OutputPosition> positions;
+  for (const auto& [key, stream] : streams_) {
+    const auto& [attempt, rank, which] = key;
+    if (stream.host == host)
+      positions.push_back({attempt, rank, which, stream.received, stream.granted});
+  }
+  return positions;
 }
 
 std::vector<std::pair<uint32_t, Credit>> RankOutput::take_credit() {

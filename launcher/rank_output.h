@@ -21,6 +21,7 @@
 #include "launcher/line_cutter.h"
 #include "launcher/line_folder.h"
 #include "launcher/page.h"
+#include "launcher/shown_table.h"
 #include "launcher/writer.h"
 #include "supervisor/job.h"
 
@@ -33,8 +34,12 @@ class RankOutput {
   RankOutput(const Job& job, const LaunchSettings& settings, Writer& out, Writer& err,
              Writer& files);
 
-  // The streams of a host's ranks in an attempt that begins.
-  void open(uint32_t host, const StartAttempt& start);
+  // The streams of a host's ranks in an attempt that begins, or that another launcher began.
+  void open(uint32_t host, const StartAttempt& start, bool taken_over = false);
+  // Notes there what was shown. It outlives the writers.
+  void note_in(ShownTable& table) { table_ = &table; }
+  // So many attempts had a log folder when this one was the newest.
+  void count_logs(uint32_t attempt, uint32_t folders) { counted_ = {attempt, folders}; }
   // What a host says of ranks that are not its own is dropped.
   void take(uint32_t host, const Output& output, Time now);
   void end(uint32_t host, const OutputEnd& end);
@@ -53,6 +58,9 @@ class RankOutput {
   void act(Time now);
   std::optional<Time> deadline() const;
 
+  // Where the host's streams go on over another connection.
+  std::vector<OutputPosition> positions(uint32_t host) const;
+
   // What the writers have written, as credit for the host's agent.
   std::vector<std::pair<uint32_t, Credit>> take_credit();
 
@@ -68,6 +76,9 @@ class RankOutput {
     bool watched = false;  // stands in partial_
     // Bytes so far; granted: beside the window.
     uint64_t received = 0, shown = 0, logged = 0, granted = 0;
+    // An earlier launcher showed and logged so many already.
+    uint64_t shown_before = 0, logged_before = 0;
+    uint64_t* mark = nullptr;  // in the table
   };
 
   bool discarded(Stream stream) const {
@@ -78,6 +89,8 @@ class RankOutput {
     return settings_.only_ranks.empty() || settings_.only_ranks.count(rank) > 0;
   }
   void open_logs(uint32_t attempt);
+  void begin(OpenStream& stream, const Key& key, bool taken_over);
+  Written noted(const Key& key, const OpenStream& stream, uint64_t credit) const;
   LineStyle style_of(uint32_t host, const StartAttempt& start, const Place& place) const;
   void print(Stream stream, std::string text, Written credit = {});
   Page& page(Stream stream) { return pages_[one_page_ ? 0 : static_cast<size_t>(stream)]; }
@@ -90,6 +103,7 @@ class RankOutput {
   using Streams = std::map<Key, OpenStream>;
   Streams::iterator close(Streams::iterator stream);
   void show_folded(Time now, bool all);
+  void note_folded(Stream which);
   void note_written(const Written& written, uint64_t OpenStream::*counter);
 
   const Job& job_;
@@ -106,6 +120,8 @@ class RankOutput {
   std::vector<std::pair<uint32_t, Credit>> credit_;
   std::set<uint32_t> greedy_;  // hosts that sent more than their credit
   bool discarding_ = false;
+  ShownTable* table_ = nullptr;
+  std::pair<uint32_t, uint32_t> counted_{};
 };
 
 }  // namespace hvd

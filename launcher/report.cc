@@ -64,6 +64,9 @@ std::string attempts_text(const RunAccount& run) {
 
 std::vector<std::string> report_texts(const Job& job, const Finish& f, int verbosity) {
   std::vector<std::string> texts;
+  if (f.leaves) {
+    return {"exit code " + std::to_string(f.code) + ", from hvdlaunch"};
+  }
   const bool all = verbosity >= 0;
   const bool several = f.account.attempts.size() > 1;
   if (!f.slow.empty() && all) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -36,6 +37,14 @@ std::string random_hex(size_t digits) {
   }
   hex.resize(digits);
   return hex;
+}
+
+// Its ranks may go on without a launcher (launcher/journal).
+bool may_survive(const std::filesystem::path& job) {
+  constexpr auto kLong = std::chrono::hours(24 * 30);
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(job / "journal.json", error);
+  return !error && std::filesystem::file_time_type::clock::now() - written < kLong;
 }
 
 }  // namespace
@@ -102,7 +111,7 @@ void StateFolder::remove_old_jobs() const {
   for (size_t i = 0; i < jobs.size() - kJobsKept; ++i) {
     const Fd folder(open(jobs[i].c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const bool runs = folder && flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (!runs) fs::remove_all(jobs[i], ignored);
+    if (!runs && !may_survive(jobs[i])) fs::remove_all(jobs[i], ignored);
   }
 }
 
@@ -144,6 +153,18 @@ std::string new_job_id() {
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S-", &parts);
   return stamp + random_hex(6);
+}
+
+uint64_t random_number() {
+  uint64_t number = 0;
+  HVD_CHECK(getrandom(&number, sizeof number, 0) == sizeof number);
+  return number;
+}
+
+std::string own_name() {
+  char host[256] = "?";
+  gethostname(host, sizeof host - 1);
+  return "process " + std::to_string(getpid()) + " on " + host;
 }
 
 std::string new_secret() {

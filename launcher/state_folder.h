@@ -2,7 +2,7 @@
 // ~/.local/state/hvdlaunch): the history of recent jobs, and for each checkpoint directory how to
 // resume, so that `resume` works where that directory cannot be seen.
 //
-//   jobs/JOB/events.jsonl, report.json     newest 50 jobs
+//   jobs/JOB/events.jsonl, report.json     newest 50 jobs; for the rest see launcher/journal
 //   host-failures.jsonl                    see launcher/host_memory; of the last day and older
 //   resume/DIGEST/job.toml, progress.json  DIGEST is of the checkpoint directory's path
 #pragma once
@@ -31,6 +31,7 @@ class StateFolder {
   StateFolder();
 
   std::string job_file(const std::string& job, const std::string& name) const;
+  std::string jobs_folder() const { return root_.empty() ? "" : root_ + "/jobs"; }
   std::string resume_file(const std::string& checkpoint_dir, const std::string& name) const;
 
   std::string host_file() const { return root_.empty() ? "" : root_ + "/host-failures.jsonl"; }
@@ -58,5 +59,9 @@ RunProgress read_progress(const std::string& path);
 std::string new_job_id();
 // 32 random hex digits.
 std::string new_secret();
+uint64_t random_number();
+
+// "process 123 on login1": this launcher, for people.
+std::string own_name();
 
 }  // namespace hvd

@@ -24,7 +24,7 @@ class Survey {
          const std::string& folder = "")
       : job_(job), hosts_(hosts), folder_(folder), links_(job, poller_, 0, accept_new_host_keys) {
     std::vector<HostLinks::News> news;
-    for (const uint32_t host : hosts_) links_.open(host, news);
+    for (const uint32_t host : hosts_) links_.open(host, false, news);
     take(news);
   }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 
@@ -144,6 +145,9 @@ void Writer::write(Item& item) {
     if (item.stream == Stream::out && item.bytes.size() >= kPipe) widen_stdout();
     const int error =
         print_all(item.stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO, item.bytes);
+    if (item.credit.mark != nullptr && error == 0) {
+      std::atomic_ref(*item.credit.mark).store(item.credit.shown, std::memory_order_relaxed);
+    }
     const std::lock_guard lock(mutex_);
     int& broken = broken_[static_cast<size_t>(item.stream)];
     if (broken == 0) broken = error;

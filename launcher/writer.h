@@ -25,6 +25,8 @@ struct Written {
   uint32_t attempt = 0, rank = 0;
   Stream stream = Stream::out;
   uint64_t bytes = 0;
+  uint64_t* mark = nullptr;  // takes `shown` once the text is written; see ShownTable
+  uint64_t shown = 0;
 };
 
 class Writer {

@@ -29,6 +29,12 @@ void HostLedger::exclude(uint32_t host, Time now) {
   records_[host].cools_until = now + kLongestCooling;
 }
 
+void HostLedger::restore(uint32_t host, uint32_t failures, bool excluded, Time now) {
+  records_[host].failures = failures;
+  records_[host].last = now;
+  if (excluded) exclude(host, now);
+}
+
 uint32_t HostLedger::rank_failed(uint32_t host) {
   in_a_row_ = rank_host_ == host ? in_a_row_ + 1 : 1;
   rank_host_ = host;

@@ -25,6 +25,8 @@ class HostLedger {
   void grow(size_t hosts) { records_.resize(hosts); }
   void failed(uint32_t host, Time now);
   void exclude(uint32_t host, Time now);
+  // What another run of the launcher held against it: the last failure is taken for one of now.
+  void restore(uint32_t host, uint32_t failures, bool excluded, Time now);
   // A rank of the host failed by itself. Returns how many such failures in a row were on this host.
   uint32_t rank_failed(uint32_t host);
 

@@ -57,6 +57,7 @@ struct Job {
   Duration silence = std::chrono::seconds(10);
   Duration grace = std::chrono::seconds(30);
   Duration failure_grace = std::chrono::seconds(3);
+  Duration survive{};                                 // ranks go on without a launcher; zero: not
   std::optional<Duration> wall_time;                  // of each run, from its start
   Duration stall_timeout = std::chrono::seconds(60);  // zero: ranks are not watched
   bool stall_asked = false;                           // by the user, for that limit

@@ -127,6 +127,7 @@ Actions Policy::step(const Event& event, Time now) {
 
 void Policy::account_phase() {
   switch (phase_) {
+    case Phase::taking_over:
     case Phase::gathering:
       return times_.enter(Spent::connecting);
     case Phase::proving:
@@ -189,6 +190,22 @@ void Policy::start_attempt(const Origin& origin) {
   resumed_step_ = origin.step;
   ++attempt_;
   ++attempts_started_;
+  begin_attempt();
+  times_.attempt_begins(attempt_, origin.step, from_memory_);
+  for (const HostPlaces& places : placement_) {
+    hosts_[places.host].active = true;
+    send(places.host, make_start(places, origin));
+  }
+  if (attempts_started_ > 1 || resumed_) {
+    say(Say::Level::info, "attempt " + std::to_string(attempt_) + " goes on from " +
+                              (resumed_ ? "step " + std::to_string(origin.step) : "the beginning") +
+                              (from_memory_ ? ", which the agents have in memory" : ""));
+  }
+  std::erase_if(kept_, [&](const auto& one) { return &one != origin.kept; });
+  previous_size_ = job_.size;
+}
+
+void Policy::begin_attempt() {
   ended_ok_ = 0;
   exchange_.clear();
   exchanged_.clear();
@@ -204,21 +221,9 @@ void Policy::start_attempt(const Origin& origin) {
   reached_at_start_ = reached_step_;
   cause_ = Cause{};
   phase_ = Phase::running;
-  times_.attempt_begins(attempt_, origin.step, from_memory_);
   stragglers_.begin(job_.size);
   slow_.reset();
   deadline_.reset();
-  for (const HostPlaces& places : placement_) {
-    hosts_[places.host].active = true;
-    send(places.host, make_start(places, origin));
-  }
-  if (attempts_started_ > 1 || resumed_) {
-    say(Say::Level::info, "attempt " + std::to_string(attempt_) + " goes on from " +
-                              (resumed_ ? "step " + std::to_string(origin.step) : "the beginning") +
-                              (from_memory_ ? ", which the agents have in memory" : ""));
-  }
-  std::erase_if(kept_, [&](const auto& one) { return &one != origin.kept; });
-  previous_size_ = job_.size;
 }
 
 StartAttempt Policy::make_start(const HostPlaces& places, const Origin& origin) const {
@@ -272,6 +277,7 @@ StartAttempt Policy::make_start(const HostPlaces& places, const Origin& origin) 
 }
 
 void Policy::on(const AgentSaid& event, Time now) {
+  if (phase_ == Phase::taking_over) return hear(event, now);
   std::visit([&](const auto& m) { said(event.host, m, now); }, event.message);
 }
 
@@ -336,6 +342,8 @@ void Policy::on(const Tick&, Time now) {
   if (!deadline_ || *deadline_ > now) return;
   deadline_.reset();
   switch (phase_) {
+    case Phase::taking_over:
+      return judge_takeover(now);
     case Phase::gathering:
       return gather_failed();
     case Phase::proving:

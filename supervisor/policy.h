@@ -29,6 +29,8 @@
 //               the job goes on (-> backing_off) or ends (-> done). An agent that does not answer
 //               within grace and margin is dropped. For hosts that leave, see policy_preempt.cc.
 //   backing_off a pause before the next attempt, none before the first relaunch -> gathering.
+//   taking_over in place of gathering, where an earlier launcher's agents run: see
+//               policy_adoption.cc. -> running, stopping, gathering or done.
 //   done        Finish was given; every event is ignored.
 //
 // Events that carry another attempt than the current one are old news and dropped. A host's end is
@@ -50,6 +52,7 @@
 #include "supervisor/checkpoints.h"
 #include "supervisor/host_ledger.h"
 #include "supervisor/job.h"
+#include "supervisor/job_memory.h"
 #include "supervisor/placement.h"
 #include "supervisor/restart_budget.h"
 #include "supervisor/stalls.h"
@@ -64,8 +67,9 @@ namespace hvd {
 struct HostUp {
   uint32_t host = 0;
   AgentHello hello;
-  std::string address;      // where the launcher reached it; empty: this machine
-  std::string own_address;  // the launcher's own on that connection
+  std::string address;                      // where the launcher reached it; empty: this machine
+  std::string own_address;                  // the launcher's own on that connection
+  std::optional<Held> held = std::nullopt;  // by an agent that was taken over
 };
 
 enum class HostEnd {
@@ -73,6 +77,7 @@ enum class HostEnd {
   ended,    // its agent ended, over a living connection: nothing of the job is left there
   lost,     // the connection broke
   silent,   // not heard for the silence limit
+  taken,    // another launcher has the job
 };
 
 struct HostDown {
@@ -112,7 +117,8 @@ using Event =
 // Opens a channel to the host and starts its agent. Answered by HostUp or HostDown.
 struct Connect {
   uint32_t host = 0;
-  bool needed = true;  // else it is a spare that was lost, and nobody waits for it
+  bool needed = true;      // else it is a spare that was lost, and nobody waits for it
+  bool take_over = false;  // the agent of an earlier launcher, which runs there
 };
 
 // Closes the channel at once.
@@ -173,6 +179,7 @@ struct Cause {
 // The job is over. Output still on its way is printed first.
 struct Finish {
   int code = 0;
+  bool leaves = false;       // it is not over, but for this launcher: agents go on
   bool from_worker = false;  // the code is a worker's own
   Cause cause;
   std::vector<std::string> consequences;  // ends that followed in the last attempt, like with like
@@ -194,6 +201,11 @@ class Policy {
 
   // The first actions: connect to every host.
   Actions start(Time now);
+  // In place of start(): takes over what an earlier launcher's agents run, `elapsed` after the
+  // start of the job.
+  Actions take_over(const JobMemory& memory, Duration elapsed, Time now);
+  // For a launcher that takes over from this one.
+  JobMemory memory() const;
   Actions step(const Event& event, Time now);
   // When a Tick is due, if nothing else happens.
   std::optional<Time> next_deadline() const;
@@ -205,7 +217,16 @@ class Policy {
   uint32_t host_of(uint32_t rank) const;
 
  private:
-  enum class Phase { gathering, proving, preparing, running, stopping, backing_off, done };
+  enum class Phase {
+    taking_over,
+    gathering,
+    proving,
+    preparing,
+    running,
+    stopping,
+    backing_off,
+    done
+  };
   // In proving: agents are asked to listen, then to dial; after a failure there is a pause.
   enum class ProofStep { opening, dialling, pausing };
   enum class Link { none, connecting, up };
@@ -298,6 +319,20 @@ class Policy {
   template <class Other>
   void said(uint32_t, const Other&, Time) {}
 
+  void remember(const JobMemory& m, Time now);
+  void hear(const AgentSaid& said, Time now);
+  void not_taken(const HostDown& event, Time now);
+  void heard_of(uint32_t host, Time now);
+  void out_of_reach(uint32_t host, Time now);
+  void judge_takeover(Time now);
+  void nothing_to_take();
+  void end_older_attempts(uint32_t newest, Time now);
+  void go_on_with_held(Time now);
+  void fail_without(std::optional<uint32_t> host, Time now);
+  void taken_over(const std::string& reason);
+  void hung_up(int signal);
+  void leave();
+
   void gather(Time now);
   void gather_on(Time now);
   void gather_failed();
@@ -364,6 +399,7 @@ class Policy {
   };
   Origin origin_of(const Candidate* from);
   void start_attempt(const Origin& origin);
+  void begin_attempt();
   StartAttempt make_start(const HostPlaces& host, const Origin& origin) const;
 
   void watch_pace(uint32_t host, const Beat& beat);
@@ -456,6 +492,16 @@ class Policy {
   std::set<uint32_t> working_;      // ranks whose end was not told
   std::vector<Consequence> consequences_;
   uint32_t previous_size_ = 0;
+
+  struct Takeover {
+    std::set<uint32_t> waiting;  // hosts that did not answer yet
+    std::map<uint32_t, Held> held;
+    std::vector<AgentSaid> said;  // before it was known what to make of it
+    bool was_between = false;
+    int stop_signal = 0;
+    std::string out_of_reach;  // lines, each behind its newline
+  };
+  Takeover takeover_;
 
   uint32_t ended_ok_ = 0;
   std::map<uint32_t, std::vector<std::string>> exchange_;  // by round, blobs by rank

@@ -261,9 +261,15 @@ void Policy::said(uint32_t host, const WorkerAborted& m, Time now) {
 // ---- stops in order ----
 
 void Policy::on(const StopRequested& event, Time now) {
+  if (phase_ == Phase::taking_over) {
+    takeover_.stop_signal = event.signal;
+    return;
+  }
   // Who gave notice will send another signal, and that means a stop.
   if (event.signal == SIGUSR1) return preempt_all(signal_name(event.signal), event.signal, now);
   if (stop_asked_) return asked_again(event.signal, now);
+  const bool survives = job_.survive > Duration::zero() && attempts_started_ > 0;
+  if (event.signal == SIGHUP && survives && phase_ != Phase::stopping) return hung_up(SIGHUP);
   stop_asked_ = now;
   Cause cause;
   cause.kind = Cause::Kind::user;
@@ -513,6 +519,10 @@ void Policy::drop_unstopped(Time now) {
     say(Say::Level::error, hosts_[host].last_reason + ": cut off");
     hosts_[host].active = false;
     hosts_[host].link = Link::none;
+    // Its lease is longer where the job survives its launcher.
+    if (job_.survive > Duration::zero()) {
+      hosts_[host].fenced = now + job_.survive + job_.failure_grace + job_.silence;
+    }
     out_.push_back(Drop{host});
     host_failed(host, now);
     // What does not die there keeps its next agent waiting, too.

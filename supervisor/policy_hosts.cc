@@ -37,6 +37,10 @@ void Policy::on(const HostUp& event, Time now) {
   host.own_address = event.own_address;
   host.active = false;
   forget_host(kept_, event.host);  // it is another agent
+  if (phase_ == Phase::taking_over && event.held) {
+    takeover_.held[event.host] = *event.held;
+    return;
+  }
   if (holds_ranks(event.host)) {
     trusted_.reset();
   } else if (attempts_started_ > 0) {
@@ -51,6 +55,7 @@ void Policy::on(const HostUp& event, Time now) {
 }
 
 void Policy::on(const HostDown& event, Time now) {
+  if (event.end == HostEnd::taken) return taken_over(event.reason);
   HostState& host = hosts_[event.host];
   const bool was_up = std::exchange(host.link, Link::none) == Link::up;
   host.active = false;
@@ -61,6 +66,7 @@ void Policy::on(const HostDown& event, Time now) {
   std::erase_if(requests_, [&](const auto& r) { return r.second.host == event.host; });
   forget_proofs(event.host);
   forget_host(kept_, event.host);
+  if (phase_ == Phase::taking_over) return not_taken(event, now);
   if (!holds_ranks(event.host)) {
     if (host.leaving) return;
     say(host.refusals == 1 ? Say::Level::warning : Say::Level::detail,
@@ -89,6 +95,7 @@ void Policy::on(const HostDown& event, Time now) {
     case Phase::running:
       fail(cause, now);
       break;
+    case Phase::taking_over:
     case Phase::stopping:
     case Phase::backing_off:
       if (event.end != HostEnd::ended) say(Say::Level::warning, event.reason);
@@ -309,6 +316,11 @@ void Policy::gather(Time now) {
     if (host.link != Link::none) continue;
     host.link = Link::connecting;
     out_.push_back(Connect{places.host});
+    // A spare may take its ranks only then.
+    if (host.fenced > now && find_spare(places.host, now)) {
+      gather_until_ = std::max(gather_until_, host.fenced + kNameTheOthers);
+      deadline_ = gather_until_;
+    }
   }
   gather_on(now);
 }

@@ -56,6 +56,7 @@ void Policy::said(uint32_t host, const Leaving& m, Time now) {
       return;
     case Phase::backing_off:
       return say(Say::Level::warning, cause.text);
+    case Phase::taking_over:
     case Phase::done:
       return;
   }

@@ -13,6 +13,7 @@ class RestartBudget {
  public:
   // What the program, a host, a stall or a checkpoint brought about; links break at no cost.
   enum class Kind { program, host, stall, state, link, kCount };
+  using Used = std::array<uint32_t, static_cast<size_t>(Kind::kCount)>;  // relaunches by kind
 
   // One more relaunch for a cause of this kind, if there is one left: `limit` of each kind, or of
   // all `together`.
@@ -25,13 +26,15 @@ class RestartBudget {
   // One that the budget is not asked for.
   void take_free() { ++used_[static_cast<size_t>(Kind::link)]; }
   void refill() { used_ = {}; }
+  const Used& used() const { return used_; }
+  void restore(const Used& used) { used_ = used; }
   // Relaunches since the last progress, whatever they cost.
   uint32_t tries() const { return all() + used_[static_cast<size_t>(Kind::link)]; }
 
  private:
   uint32_t all() const { return std::accumulate(used_.begin(), used_.end() - 1, 0u); }
 
-  std::array<uint32_t, static_cast<size_t>(Kind::kCount)> used_{};
+  Used used_{};
 };
 
 }  // namespace hvd

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "supervisor/agent/agent_loop.h"
+#include "supervisor/agent/attach_door.h"
 #include "supervisor/agent/complain.h"
 #include "supervisor/agent/keeper.h"
 
@@ -40,8 +41,10 @@ Result<AgentOptions> parse(const std::vector<std::string>& arguments) {
     if (arguments[i] == "--job") options.job = arguments[i + 1];
     if (arguments[i] == "--host") host = parse_index(arguments[i + 1]);
   }
-  if (arguments.size() != 4 || !is_job_name(options.job) || !host) {
-    return Error{"it is started by hvdlaunch, as `hvdlaunch agent --job JOB --host INDEX`"};
+  options.attach = arguments.size() == 5 && arguments[4] == "--attach";
+  if (arguments.size() != (options.attach ? 5 : 4) || !is_job_name(options.job) || !host) {
+    return Error{
+        "it is started by hvdlaunch, as `hvdlaunch agent --job JOB --host INDEX [--attach]`"};
   }
   options.host = *host;
   return options;
@@ -71,6 +74,7 @@ int agent_main(const std::vector<std::string>& arguments) {
     complain("its standard input and output must be pipes or sockets to the launcher");
     return 2;
   }
+  if (options->attach) return attach_main(options->job, options->host);
   return keep(options->job, options->host, [&](AgentSeat seat) {
     AgentLoop loop(*options, std::move(seat));
     return loop.run();

@@ -10,9 +10,9 @@
 
 namespace hvd {
 
-// `arguments`: --job JOB --host INDEX. The index is the host's place in the job's host list.
-// Returns the exit code: 0 after Goodbye, 1 when the launcher was lost or could not be understood,
-// 2 for arguments that are wrong.
+// `arguments`: --job JOB --host INDEX [--attach]. The index is the host's place in the job's host
+// list. Returns the exit code: 0 after Goodbye, 1 when the launcher was lost or could not be
+// understood, 2 for arguments that are wrong.
 int agent_main(const std::vector<std::string>& arguments);
 
 }  // namespace hvd

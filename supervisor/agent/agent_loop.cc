@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -128,6 +129,7 @@ void AgentLoop::watch() {
   const bool room_for_messages = link_.unsent() < LauncherLink::kBusyAbove;
   if (!keeper_dead_) poller_.watch(seat_.keeper.get(), poll_name(Source::keeper), {true, false});
   link_.watch();
+  if (door_) door_->watch();
   tasks_->watch();
   stacks_->watch();
   term_->watch({greeted_ && !told_leave_, false});
@@ -138,7 +140,9 @@ void AgentLoop::watch() {
 std::optional<Time> AgentLoop::deadline() const {
   std::optional<Time> first = earlier(lease_.end(), socket_->deadline());
   first = earlier(first, proof_.deadline());
-  if (greeted_ && !suspended_) first = earlier(first, next_beat_);
+  if (greeted_ && !suspended_ && !link_.ended()) first = earlier(first, next_beat_);
+  if (survives_ && parting_ == Parting::none) first = earlier(first, lease_.stop_at());
+  if (door_) first = earlier(first, door_->deadline());
   return attempt_ ? earlier(first, attempt_->deadline()) : first;
 }
 
@@ -197,6 +201,12 @@ void AgentLoop::dispatch(const Ready& ready) {
     case Source::leave:
       tell_leave();
       break;
+    case Source::door:
+      door_->accept_waiting(now());
+      break;
+    case Source::door_caller:
+      door_->serve(serial);
+      break;
   }
 }
 
@@ -212,13 +222,15 @@ void AgentLoop::take_messages() {
       complain("the launcher did not begin with its hello");
       return part(Parting::launcher_gone, 0ns);
     }
-    std::visit([this](auto& m) { handle(m); }, message);
+    if (link_.is_new(message)) std::visit([this](auto& m) { handle(m); }, message);
   }
   if (!link_.complaint().empty()) complain(link_.complaint());
 }
 
 void AgentLoop::act(Time now) {
-  if (link_.ended() && parting_ == Parting::none) part(Parting::launcher_gone, failure_grace_);
+  if (link_.ended() && parting_ == Parting::none) lose_launcher();
+  if (door_) look_at_door(now);
+  if (survives_ && now >= lease_.stop_at()) part(Parting::launcher_gone, failure_grace_);
   socket_->expire(now);
   proof_.expire(now);
   const Dialled dialled = proof_.take_results();
@@ -228,7 +240,100 @@ void AgentLoop::act(Time now) {
     attempt_->act(now);
     if (attempt_->gone()) close_attempt();
   }
-  if (greeted_ && !suspended_ && now >= next_beat_) beat(now);
+  if (greeted_ && !suspended_ && !link_.ended() && now >= next_beat_) beat(now);
+}
+
+// ---- without a launcher ----
+
+void AgentLoop::lose_launcher() {
+  if (!survives_) return part(Parting::launcher_gone, failure_grace_);
+  link_.detach();
+  if (suspended_) handle(Resume{});
+  lease_.lost(now());
+}
+
+void AgentLoop::look_at_door(Time now) {
+  door_->expire(now);
+  for (AttachCaller& caller : door_->take_callers()) {
+    const std::string refusal = refusal_of(caller.hello, now);
+    if (refusal.empty()) {
+      let_in(std::move(caller), now);
+    } else {
+      caller.refuse(refusal);
+    }
+  }
+  const bool heard = !link_.ended() && !lease_.is_alone(now);
+  if (door_->take_wish() && !heard) part(Parting::launcher_gone, 0ns);
+}
+
+// Empty: it may attach.
+std::string AgentLoop::refusal_of(const LauncherHello& hello, Time now) const {
+  if (hello.protocol != kProtocol) return "its agent is of another version of hvdlaunch";
+  if (hello.job != options_.job) return "its agent is of job " + options_.job;
+  if (parting_ != Parting::none) return "its ranks are being stopped: no launcher came in time";
+  if (hello.session == session_) return "";
+  const bool heard = !link_.ended() && !lease_.is_alone(now);
+  if (!hello.take_over || heard) {
+    return "job " + options_.job + " is watched by " + launcher_;
+  }
+  return "";
+}
+
+// The lease holds on from here: the launcher was just heard.
+void AgentLoop::let_in(AttachCaller caller, Time now) {
+  const bool same = caller.hello.session == session_;
+  session_ = caller.hello.session;
+  launcher_ = caller.hello.launcher;
+  if (suspended_) handle(Resume{});
+  lease_.echoed(now.time_since_epoch().count(), now);
+  send_lease(seat_, lease_.end());
+  if (attempt_) {
+    attempt_->tell_steps_again();
+    for (OutputStream* stream : attempt_->streams()) stream->pause();
+  }
+  for (OutputStream& stream : left_output_) stream.pause();
+  link_.attach(std::move(caller), own_hello(), what_is_held(), same);
+  next_beat_ = now;
+  take_messages();
+}
+
+AgentHello AgentLoop::own_hello() const {
+  AgentHello hello;
+  hello.hostname = facts_.hostname;
+  hello.boot_id = facts_.boot_id;
+  hello.network = facts_.network;
+  hello.cores = facts_.cores;
+  hello.gpus = facts_.gpus;
+  hello.reserved_port = port_->number();
+  return hello;
+}
+
+Held AgentLoop::what_is_held() const {
+  Held held;
+  if (!any_attempt_) return held;
+  held.start = last_start_;
+  held.state = !attempt_                ? HeldState::gone
+               : attempt_->is_running() ? HeldState::running
+                                        : HeldState::stopping;
+  return held;
+}
+
+// Of a stream that is not here any more, the launcher waits for the end.
+void AgentLoop::handle(const TakeOutput& message) {
+  std::vector<OutputStream*> streams;
+  if (attempt_) streams = attempt_->streams();
+  for (OutputStream& stream : left_output_) streams.push_back(&stream);
+  for (OutputStream* stream : streams) {
+    take_up(*stream, message);
+    stream->pump(link_);
+  }
+  for (const OutputPosition& one : message.streams) {
+    const OutputEnd of{one.attempt, one.rank, one.stream};
+    const bool here = std::any_of(streams.begin(), streams.end(), [&](const OutputStream* stream) {
+      return stream->identity() == of;
+    });
+    if (!here) link_.send(of);
+  }
 }
 
 void AgentLoop::beat(Time now) {
@@ -236,6 +341,7 @@ void AgentLoop::beat(Time now) {
   Beat beat;
   beat.agent_time = now.time_since_epoch().count();
   beat.attempt = last_attempt_;
+  beat.heard = link_.heard();
   if (attempt_) {
     beat.steps = attempt_->take_changed_steps();
     attempt_->reap_orphans();
@@ -314,8 +420,19 @@ void AgentLoop::handle(const LauncherHello& message) {
   host_name_ = message.host_name;
   failure_grace_ = bounded(message.failure_grace_ns);
   lease_.set_silence(message.silence_ns);
-  link_.send(AgentHello{kProtocol, facts_.hostname, facts_.boot_id, facts_.network, facts_.cores,
-                        facts_.gpus, port_->number()});
+  session_ = message.session;
+  launcher_ = message.launcher;
+  link_.send(own_hello());
+  if (message.survive_ns > 0) open_door(bounded(message.survive_ns));
+}
+
+void AgentLoop::open_door(Duration survival) {
+  Result<AttachDoor> door = AttachDoor::open(poller_, options_.job, options_.host);
+  if (!door) return link_.send(AgentNotice{door.error().text});
+  door_.emplace(std::move(*door));
+  survives_ = true;
+  lease_.set_survival(survival, failure_grace_);
+  link_.keep_session();
 }
 
 void AgentLoop::handle(const Echo& message) {
@@ -346,6 +463,9 @@ void AgentLoop::handle(StartAttempt& message) {
   }
   any_attempt_ = true;
   last_attempt_ = message.attempt;
+  if (survives_) last_start_ = message;
+  // Who takes the job over asks for the newest attempt's output only.
+  std::erase_if(left_output_, [](const OutputStream& stream) { return stream.done(); });
   if (message.free_port) port_->release();
   WorkerSurroundings around;
   around.job = options_.job;
@@ -357,6 +477,7 @@ void AgentLoop::handle(StartAttempt& message) {
   around.agent_socket = seat_.folder.path + "/agent";
   around.login = own_environment();
   around.file_limit = file_limit_;
+  around.keep_output = survives_;
   attempt_.emplace(poller_, link_, *socket_, kept_, std::move(message), around, seat_.folder.path);
 }
 
@@ -373,7 +494,7 @@ void AgentLoop::handle(const Credit& message) {
       stream.grant(message.bytes);
       stream.pump(link_);
     }
-    return stream.done();
+    return stream.over();
   });
 }
 

@@ -2,7 +2,8 @@
 // task thread. Nothing in it waits but the poller.
 //
 // It ends when the launcher said Goodbye or is gone, after the workers were stopped; at once, with
-// KILL to all, when the lease is over or the keeper is dead.
+// KILL to all, when the lease is over or the keeper is dead. Where the job survives its launcher,
+// the agent goes on without one, for a while, and lets launchers attach (attach_door.h).
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@
 #include "base/message.h"
 #include "base/poller.h"
 #include "supervisor/agent/address_proof.h"
+#include "supervisor/agent/attach_door.h"
 #include "supervisor/agent/attempt.h"
 #include "supervisor/agent/directory_lock.h"
 #include "supervisor/agent/facts.h"
@@ -28,7 +30,8 @@ namespace hvd {
 
 struct AgentOptions {
   std::string job;
-  uint32_t host = 0;  // index in the job's list of hosts
+  uint32_t host = 0;    // index in the job's list of hosts
+  bool attach = false;  // to the agent that runs already
 };
 
 class AgentLoop {
@@ -68,6 +71,7 @@ class AgentLoop {
   void handle(const Resume& message);
   void handle(const Goodbye& message);
   void handle(const Input& message);
+  void handle(const TakeOutput& message);
 
   template <class M>
   void pass_on(const M& message);
@@ -78,6 +82,13 @@ class AgentLoop {
   bool set_up();
   void take_messages();
   void take_news(std::vector<WorkerNews> news);
+  void lose_launcher();
+  void look_at_door(Time now);
+  std::string refusal_of(const LauncherHello& hello, Time now) const;
+  void let_in(AttachCaller caller, Time now);
+  AgentHello own_hello() const;
+  Held what_is_held() const;
+  void open_door(Duration survival);
   void dispatch(const Ready& ready);
   void watch();
   std::optional<Time> deadline() const;
@@ -106,6 +117,11 @@ class AgentLoop {
   std::optional<ReservedPort> port_;
 
   bool greeted_ = false;  // LauncherHello came
+  uint64_t session_ = 0;
+  std::string launcher_;            // who it is, for people
+  bool survives_ = false;           // the job survives its launcher
+  std::optional<AttachDoor> door_;  // then
+  StartAttempt last_start_;         // then: of the newest attempt
   std::string host_name_;
   Duration failure_grace_{};
   Time next_beat_{};

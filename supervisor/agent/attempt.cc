@@ -255,7 +255,8 @@ void Attempt::heard(WorkerNews news) {
 }
 
 bool Attempt::judges_progress() const {
-  return start_.stall_ns > 0 && phase_ == Phase::running && !suspended_;
+  // Ranks wait for a launcher that is not there: they are not judged by that.
+  return start_.stall_ns > 0 && phase_ == Phase::running && !suspended_ && !link_.ended();
 }
 
 void Attempt::look(Time now) {
@@ -316,6 +317,18 @@ void Attempt::grant(const Credit& credit) {
   worker->stream(credit.stream).pump(link_);
 }
 
+void Attempt::tell_steps_again() {
+  for (const auto& worker : workers_) worker->reported_step = 0;
+}
+
+std::vector<OutputStream*> Attempt::streams() {
+  std::vector<OutputStream*> streams;
+  for (const auto& worker : workers_) {
+    for (const Stream which : {Stream::out, Stream::err}) streams.push_back(&worker->stream(which));
+  }
+  return streams;
+}
+
 void Attempt::act(Time now) {
   if (phase_ == Phase::stopping && (now >= kill_at_ || running_pids().empty())) {
     phase_ = Phase::killing;
@@ -361,7 +374,7 @@ std::vector<OutputStream> Attempt::take_streams() {
       OutputStream& stream = worker->stream(which);
       stream.finish();
       stream.pump(link_);
-      if (!stream.done()) left.push_back(std::move(stream));
+      if (!stream.over()) left.push_back(std::move(stream));
     }
   }
   return left;

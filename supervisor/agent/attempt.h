@@ -29,6 +29,8 @@ class Attempt {
 
   uint32_t number() const { return start_.attempt; }
   bool gone() const { return phase_ == Phase::gone; }
+  // Nobody told it to stop.
+  bool is_running() const { return phase_ == Phase::running; }
 
   // What the loop heard from the poller; `index` is from the poll name.
   void worker_ended(uint64_t index);
@@ -45,6 +47,10 @@ class Attempt {
   // Ranks that may still move to another memory cgroup are looked at.
   void note_memory();
   void grant(const Credit& credit);
+  // Of all workers.
+  std::vector<OutputStream*> streams();
+  // For a launcher that knows none.
+  void tell_steps_again();
   void input(const Input& input);
   void show(const LookAtRanks& look, Time now);
   // Those that run.

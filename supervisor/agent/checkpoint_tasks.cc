@@ -277,13 +277,26 @@ Result<std::string> replace_step(int parent, const std::string& dir, uint64_t st
   return replaced;
 }
 
+// A launcher that took the job over cannot know that the one before had asked for it.
+bool is_committed(int parent, const CommitCheckpoint& task) {
+  const std::string where = task.dir + "/" + step_folder(task.step);
+  const Fd folder = open_folder_at(parent, step_folder(task.step));
+  const Result<Manifest> manifest =
+      folder ? read_manifest(folder.get(), where, task.step) : Result<Manifest>(Error{where});
+  return manifest && manifest_text(*manifest) == task.manifest;
+}
+
 Status commit(const CommitCheckpoint& task) {
   const Result<Fd> checkpoints = open_checkpoints(task.dir);
   if (!checkpoints) return checkpoints.error();
   const std::string draft = draft_folder(task.step, task.attempt), final = step_folder(task.step);
   const std::string path = task.dir + "/" + draft;
   const Fd folder = open_folder_at(checkpoints->get(), draft);
-  if (!folder) return errno_error("cannot commit " + path, errno);
+  const int number = errno;
+  if (!folder && is_committed(checkpoints->get(), task)) {
+    return sync_folder(checkpoints->get(), task.dir);
+  }
+  if (!folder) return errno_error("cannot commit " + path, number);
   const Status written = write_manifest(folder.get(), path, task.manifest);
   if (!written) {
     // What a failed disk holds of it is not to be trusted by another try.

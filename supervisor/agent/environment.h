@@ -30,6 +30,7 @@ struct WorkerSurroundings {
   std::string notify_socket;         // path; empty: none
   uint64_t file_limit = 0;           // soft limit on open files; 0: the agent's
   std::vector<std::string> login;    // the agent's own environment, NAME=VALUE
+  bool keep_output = false;          // see OutputStream
 };
 
 // NAME=VALUE, each name once.

@@ -7,19 +7,19 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstring>
 #include <ctime>
 #include <string_view>
 #include <utility>
 
 #include "base/process.h"
+#include "supervisor/agent/attach_door.h"
 #include "supervisor/agent/complain.h"
+#include "supervisor/agent/job_name.h"
 
 namespace hvd {
 
@@ -27,9 +27,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a second agent waits for the first one's tree to be dead, and how often it looks.
-constexpr Duration kLockWait = 60s;
-constexpr int kLockPollMs = 5;
 // A process that outlives KILL sits in the kernel, on a disk or a device. It is waited for in
 // rounds, as long as this.
 constexpr int kKillRoundMs = 5'000;
@@ -51,35 +48,6 @@ void detach() {
 void stand_apart() {
   setpgid(0, 0);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-}
-
-bool launcher_hung_up(int wait_ms) {
-  pollfd in{STDIN_FILENO, 0, 0};
-  return poll(&in, 1, wait_ms) == 1 && (in.revents & (POLLHUP | POLLERR)) != 0;
-}
-
-// Names in the abstract space vanish with the last process that holds them, whatever ends it.
-Result<Fd> take_lock(const std::string& job, uint32_t host) {
-  const std::string name = "hvdlaunch-" + job + "-" + std::to_string(host);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  HVD_CHECK(name.size() + 1 <= sizeof address.sun_path);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  Fd lock(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!lock) return errno_error("cannot make a socket", errno);
-  const Time deadline = now() + kLockWait;
-  while (bind(lock.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    if (errno != EADDRINUSE) return errno_error("cannot take the lock " + name, errno);
-    if (now() >= deadline) {
-      return Error{"another agent of job " + job + " still runs here after " +
-                   format_duration(kLockWait)};
-    }
-    if (launcher_hung_up(kLockPollMs)) {
-      return Error{"the launcher hung up while an earlier agent of job " + job + " still ran here"};
-    }
-  }
-  return lock;
 }
 
 // Data on the socket and the other end's death come with a CONT, which wakes a process that was
@@ -196,7 +164,9 @@ void send_lease(const AgentSeat& seat, Time end) {
 
 int keep(const std::string& job, uint32_t host, const std::function<int(AgentSeat)>& agent) {
   detach();
-  const Result<Fd> lock = take_lock(job, host);
+  // One that survived its launcher, and was given up, would hold it for long.
+  ask_for_room(job, host);
+  const Result<Fd> lock = take_agent_lock(job, host);
   Result<SocketFolder> folder = lock ? make_socket_folder() : Result<SocketFolder>(lock.error());
   if (!folder) {
     complain(folder.error().text);

@@ -1,5 +1,6 @@
 #include "supervisor/agent/launcher_link.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -29,6 +30,53 @@ LauncherLink::LauncherLink(Poller& poller, int in, int out) : poller_(poller), i
   set_nonblocking(out_);
 }
 
+void LauncherLink::attach(AttachCaller caller, const AgentHello& hello, Held held,
+                          bool same_session) {
+  detach();
+  own_ = std::move(caller);
+  in_ = own_.in.get();
+  out_ = own_.out.get();
+  in_ended_ = out_broken_ = false;
+  complaint_.clear();
+  reader_ = std::move(own_.reader);
+  if (same_session) {
+    unheard_.heard(own_.hello.heard);
+  } else {
+    unheard_ = ResendQueue();
+    heard_ = 0;
+    for (const FromAgent& news : news_.retell()) unheard_.add(to_frame(news));
+  }
+  held.heard = heard_;
+  send(hello);
+  send(held);
+  send_raw(unheard_.unheard());
+}
+
+// The numbers of those it began on stay taken, so that no other file gets them.
+void LauncherLink::detach() {
+  in_ended_ = true;
+  break_out();
+  if (in_ < 0) return;
+  poller_.forget(in_);
+  poller_.forget(out_);
+  if (own_.in) {
+    own_.dismiss();
+    own_ = AttachCaller();
+  } else if (const Fd null(open("/dev/null", O_RDWR | O_CLOEXEC)); null) {
+    dup2(null.get(), in_);
+    dup2(null.get(), out_);
+  }
+  in_ = out_ = -1;
+}
+
+void LauncherLink::send(const FromAgent& message) {
+  std::string bytes = to_frame(message);
+  send_raw(bytes);
+  if (!keeps_) return;
+  news_.sent(message);
+  if (is_counted(message)) unheard_.add(std::move(bytes));
+}
+
 void LauncherLink::send_raw(std::string_view bytes) {
   if (!out_broken_) unsent_.append(bytes);
 }
@@ -52,6 +100,8 @@ bool LauncherLink::take_frame(std::string_view body, std::vector<ToAgent>& messa
     refuse("the launcher sent a message that cannot be understood");
     return false;
   }
+  if (is_counted(*message)) ++heard_;
+  if (const auto* echo = std::get_if<Echo>(&*message)) unheard_.heard(echo->heard);
   messages.push_back(std::move(*message));
   return true;
 }
@@ -61,12 +111,13 @@ std::vector<ToAgent> LauncherLink::receive() {
   if (in_ended_) return messages;
   char block[65536];
   const ssize_t n = read(in_, block, sizeof block);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return messages;
   if (n > 0) reader_.feed({block, static_cast<size_t>(n)});
-  while (n > 0 && !in_ended_) {
+  // What came with the hello of an attach may lie there already.
+  while (n != 0 && !in_ended_) {
     const std::optional<std::string_view> body = reader_.next();
     if (!body || !take_frame(*body, messages)) break;
   }
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return messages;
   if (n <= 0) in_ended_ = true;
   if (reader_.broken()) refuse("the launcher announced a message that is too long");
   return messages;
@@ -83,6 +134,7 @@ void LauncherLink::flush() {
 }
 
 void LauncherLink::watch() {
+  if (in_ < 0) return;
   poller_.watch(in_, poll_name(Source::wire_in), {!in_ended_, false});
   poller_.watch(out_, poll_name(Source::wire_out), {false, !out_broken_ && unsent() > 0});
 }

@@ -17,17 +17,39 @@ void Lease::set_silence(uint64_t silence_ns) {
       std::max(10 * kShortestBeat, Duration(static_cast<int64_t>(std::min(silence_ns, most))));
 }
 
+void Lease::set_survival(Duration length, Duration grace) {
+  survival_ = length;
+  grace_ = grace;
+}
+
+void Lease::lost(Time now) {
+  stop_at_ = std::min(stop_at_, now + survival_);
+}
+
+void Lease::hold_from(Time heard) {
+  const Duration patience = silence_ * 6 / 10;
+  const Time alone_from = heard + patience, stop_at = heard + std::max(survival_, patience);
+  const Time end = survival_ > Duration::zero() ? stop_at + grace_ + patience : alone_from;
+  if (echoed_ && end < end_) return;
+  echoed_ = true;
+  alone_from_ = alone_from;
+  if (survival_ > Duration::zero()) stop_at_ = stop_at;
+  end_ = end;
+}
+
+void Lease::suspend(Time now) {
+  alone_from_ = stop_at_ = end_ = now + kLongestSuspension;
+}
+
 void Lease::echoed(int64_t beat_time_ns, Time now) {
   const Time beat{Duration(beat_time_ns)};
   if (beat_time_ns < 0 || beat > now) return;
-  const Time end = beat + silence_ * 6 / 10;
-  end_ = echoed_ ? std::max(end_, end) : end;
-  echoed_ = true;
+  hold_from(beat);
 }
 
 void Lease::resume(Time now) {
-  end_ = now + silence_ * 6 / 10;
-  echoed_ = true;
+  echoed_ = false;
+  hold_from(now);
 }
 
 Duration Lease::beat_period() const {

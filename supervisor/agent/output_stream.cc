@@ -19,6 +19,35 @@ constexpr size_t kLargestPipe = 1u << 20;
 
 void OutputStream::grant(uint64_t bytes) {
   credit_ = bytes > UINT64_MAX - credit_ ? UINT64_MAX : credit_ + bytes;
+  granted_ = bytes > UINT64_MAX - granted_ ? UINT64_MAX : granted_ + bytes;
+  const uint64_t begin = sent_ - kept_.size();
+  if (granted_ > begin) kept_.drop(std::min<uint64_t>(granted_ - begin, kept_.size()));
+}
+
+void OutputStream::keep(const char* bytes, size_t count) {
+  if (keeps_) kept_.append({bytes, count});
+  sent_ += count;
+}
+
+// What was kept from there on is sent once more.
+void OutputStream::go_on(const OutputPosition& position) {
+  const uint64_t begin = sent_ - kept_.size();
+  const uint64_t from = std::clamp(position.from, begin, sent_);
+  held_.insert(0, kept_.view().substr(from - begin));
+  std::string kept(kept_.view().substr(0, from - begin));
+  kept_.clear();
+  kept_.append(kept);
+  sent_ = from;
+  granted_ = std::min(position.granted, from);
+  credit_ = window_ - std::min(window_, from - granted_);
+  done_ = paused_ = false;
+  grant(0);
+}
+
+void OutputStream::forget() {
+  kept_.clear();
+  held_.clear();
+  paused_ = false;
 }
 
 size_t OutputStream::read_pipe(char* to, size_t limit) {
@@ -50,6 +79,7 @@ void OutputStream::send_held(LauncherLink& link) {
     const size_t piece = std::min({held_.size() - sent, kPipe, static_cast<size_t>(credit_)});
     std::memcpy(link.output_room(piece), held_.data() + sent, piece);
     link.send_output(identity_, piece);
+    keep(held_.data() + sent, piece);
     sent += piece;
     credit_ -= piece;
   }
@@ -58,13 +88,15 @@ void OutputStream::send_held(LauncherLink& link) {
 
 void OutputStream::send_pipe(LauncherLink& link) {
   const auto most = static_cast<size_t>(std::min<uint64_t>(credit_, wide_ ? kWidePipe : kPipe));
-  const size_t bytes = read_pipe(link.output_room(most), most);
+  char* room = link.output_room(most);
+  const size_t bytes = read_pipe(room, most);
+  if (bytes > 0) keep(room, bytes);
   if (bytes > 0) link.send_output(identity_, bytes);
   credit_ -= bytes;
 }
 
 void OutputStream::pump(LauncherLink& link) {
-  if (done_) return;
+  if (done_ || paused_) return;
   send_held(link);
   if (held_.empty() && credit_ > 0 && pipe_.valid()) send_pipe(link);
   if (held_.empty() && !pipe_.valid()) {
@@ -87,8 +119,18 @@ void OutputStream::finish() {
   pipe_.close();
 }
 
+void take_up(OutputStream& stream, const TakeOutput& from) {
+  const OutputEnd& of = stream.identity();
+  for (const OutputPosition& one : from.streams) {
+    if (one.attempt == of.attempt && one.rank == of.rank && one.stream == of.stream) {
+      return stream.go_on(one);
+    }
+  }
+  stream.forget();
+}
+
 void OutputStream::watch(bool may_read) {
-  pipe_.watch({may_read && credit_ > 0 && held_.empty(), false});
+  pipe_.watch({may_read && credit_ > 0 && held_.empty() && !paused_, false});
 }
 
 }  // namespace hvd

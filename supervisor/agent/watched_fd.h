@@ -25,7 +25,9 @@ enum class Source : uint8_t {
   proof_listener,
   proof_caller,
   proof_call,
-  leave
+  leave,
+  door,
+  door_caller
 };
 
 constexpr uint64_t poll_name(Source source, uint64_t serial = 0) {

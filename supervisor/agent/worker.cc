@@ -25,7 +25,7 @@ std::optional<SpawnFailure> check_workdir(const std::string& workdir) {
 }
 
 OutputStream ended_stream(Poller& poller, uint32_t attempt, uint32_t rank, Stream which) {
-  return OutputStream({attempt, rank, which}, WatchedFd(poller, Fd(), 0), 0);
+  return OutputStream({attempt, rank, which}, WatchedFd(poller, Fd(), 0), 0, false);
 }
 
 }  // namespace
@@ -48,6 +48,7 @@ Worker::~Worker() {
 
 std::optional<SpawnFailure> Worker::start(const StartAttempt& start, WorkerSurroundings around,
                                           const std::string& folder) {
+  keep_output_ = around.keep_output;
   if (start.argv.empty()) return SpawnFailure{"no program was named", kExitNotFound};
   if (auto failure = check_workdir(around.workdir)) return failure;
   Result<NotifySocket> notify = NotifySocket::open(poller_, poll_name(Source::notify, index_),
@@ -86,9 +87,11 @@ SpawnResult Worker::spawn_with_pipes(SpawnSpec& spec, bool input) {
   set_nonblocking(out->read.get());
   set_nonblocking(err->read.get());
   out_ = OutputStream({attempt_, rank(), Stream::out},
-                      {poller_, std::move(out->read), poll_name(Source::out, index_)}, credit_);
+                      {poller_, std::move(out->read), poll_name(Source::out, index_)}, credit_,
+                      keep_output_);
   err_ = OutputStream({attempt_, rank(), Stream::err},
-                      {poller_, std::move(err->read), poll_name(Source::err, index_)}, credit_);
+                      {poller_, std::move(err->read), poll_name(Source::err, index_)}, credit_,
+                      keep_output_);
   if (input) {
     set_nonblocking(in->write.get());
     input_.emplace(WatchedFd(poller_, std::move(in->write), poll_name(Source::input, index_)));

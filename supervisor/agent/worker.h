@@ -63,6 +63,7 @@ class Worker {
   const uint64_t index_;
   const uint32_t attempt_;
   const uint64_t credit_;
+  bool keep_output_ = false;
   const Place place_;
   Child child_;
   OutputStream out_, err_;

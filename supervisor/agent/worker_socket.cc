@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "supervisor/agent/job_name.h"
 #include "supervisor/agent/unix_socket.h"
 
 namespace hvd {
@@ -24,12 +25,6 @@ constexpr size_t kMostUnsent = 64u << 20;
 constexpr size_t kMostNotices = 16;
 // Words of a worker that end up in messages to people.
 constexpr size_t kLongestText = 4096;
-
-bool same_user(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
-}
 
 // Descriptors that wait for their messages: one each, and few messages have one.
 constexpr size_t kMostDescriptors = 8;
@@ -119,7 +114,8 @@ void WorkerSocket::accept_waiting(Time now) {
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && errno == EINTR) continue;
     if (!fd) return;
-    if (!same_user(fd.get()) || connections_.size() >= seats_.size() + kMoreConnections) continue;
+    if (!is_same_user(fd.get()) || connections_.size() >= seats_.size() + kMoreConnections)
+      continue;
     const uint64_t serial = ++last_serial_;
     connections_.emplace(serial, Connection{WatchedFd(*poller_, std::move(fd),
                                                       poll_name(Source::connection, serial)),

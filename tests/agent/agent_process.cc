@@ -27,6 +27,7 @@ AgentProcess::AgentProcess(AgentSetup setup) : setup_(std::move(setup)) {
   SpawnSpec spec;
   spec.program = HVD_TEST_AGENT;
   spec.argv = {"hvdlaunch", "--job", setup_.job, "--host", std::to_string(setup_.host)};
+  if (setup_.attach) spec.argv.emplace_back("--attach");
   spec.environment = setup_.environment;
   Pipe err = std::move(*make_pipe());
   spec.err = err.write.get();
@@ -57,6 +58,8 @@ AgentProcess::AgentProcess(AgentSetup setup) : setup_(std::move(setup)) {
 
 AgentProcess::~AgentProcess() {
   hang_up();
+  // It would go on without a launcher.
+  if (setup_.survive > 0s && !setup_.attach && !ended()) kill(child_.pid, SIGKILL);
   if (!wait_until([&] { return ended(); }, 10s)) {
     kill(child_.pid, SIGKILL);
     reap(child_);
@@ -65,8 +68,18 @@ AgentProcess::~AgentProcess() {
 }
 
 AgentHello AgentProcess::greet() {
-  send(LauncherHello{kProtocol, setup_.job, "node-a", static_cast<uint64_t>(setup_.silence.count()),
-                     static_cast<uint64_t>(setup_.failure_grace.count())});
+  LauncherHello hello;
+  hello.job = setup_.job;
+  hello.host_name = "node-a";
+  hello.silence_ns = static_cast<uint64_t>(setup_.silence.count());
+  hello.failure_grace_ns = static_cast<uint64_t>(setup_.failure_grace.count());
+  hello.survive_ns = static_cast<uint64_t>(setup_.survive.count());
+  hello.session = setup_.session;
+  hello.launcher = "somebody";
+  hello.attach = setup_.attach;
+  hello.take_over = setup_.take_over;
+  hello.heard = setup_.heard;
+  send(hello);
   return expect<AgentHello>();
 }
 

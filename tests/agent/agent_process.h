@@ -29,6 +29,10 @@ struct AgentSetup {
   Duration silence = 10s;
   Duration failure_grace = 1s;
   bool pipes = false;  // instead of one socket pair
+  // Of a job that survives its launcher; see LauncherHello.
+  Duration survive{};
+  uint64_t session = 0, heard = 0;
+  bool attach = false, take_over = false;
   std::vector<std::string> environment = {"PATH=/usr/bin:/bin", "HOME=/root"};
 };
 

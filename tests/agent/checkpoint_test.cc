@@ -347,6 +347,15 @@ TEST_CASE("a commit without its draft is refused, and so is one of an attempt th
   CHECK_FALSE(exists(c.step(100)));
 }
 
+TEST_CASE("a commit that was asked for twice is one, and a different one is refused") {
+  Checkpoints c;
+  Manifest manifest = c.write_draft(20, 1);
+  CHECK(c.commit(manifest).empty());
+  CHECK(c.commit(manifest).empty());
+  manifest.note = "another";
+  CHECK(has(c.commit(manifest), "cannot commit"));
+}
+
 TEST_CASE("a commit takes the place of a checkpoint that was rejected") {
   Checkpoints c;
   REQUIRE(c.commit(c.write_draft(100, 1, 1)) == "");

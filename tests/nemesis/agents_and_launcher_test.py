@@ -88,6 +88,23 @@ class AgentsTest(NemesisCase):
                 self.assert_invariants(run)
                 self.fresh()
 
+    def test_n8_the_launcher_is_killed_and_the_next_one_takes_over(self):
+        for phase in ("launch", "ssh", "rendezvous", "step", "persist", "commit"):
+            with self.subTest(phase=phase):
+                run = self.train("--survive", "60")
+                self.at(run, phase)
+                kill(run.launcher)
+                self.assertIn(run.wait(10).code, (0, 137))
+                began = time.monotonic()
+                if run.code == 137:
+                    run = self.start("attach")
+                    wait_for(lambda: run.workers() or not run.running, 20, lambda: f"the job to go on\n{run}")
+                    self.tell(f"{phase}: watched again {time.monotonic() - began:.2f} s after the launcher")
+                    if run.wait().code in (2, 3):  # before there was anything to take over, or after all of it
+                        run = self.train()
+                self.assert_invariants(run)
+                self.fresh()
+
     def test_n9_every_way_to_stop_the_launcher(self):
         ways = [("INT once", [signal.SIGINT], (130, 75)), ("INT twice", [signal.SIGINT] * 2, (130, 75)),
                 ("TERM", [signal.SIGTERM], (143, 75)), ("HUP", [signal.SIGHUP], (129, 75)), ("PIPE", [], (141, 75))]

@@ -9,6 +9,7 @@ MODE = sys.argv[1]
 BUILD = re.search(r"B=([0-9a-f]+)", " ".join(sys.argv[2:]))[1]
 STARTED, ENDED, STOPPED, OUTPUT, OUTPUT_END, NOTICE = 4, 5, 6, 7, 8, 19
 START_ATTEMPT, STOP_ATTEMPT, GOODBYE = 5, 6, 19
+NOT_REFUSED = bytes(5)  # the end of its hello
 
 
 def text(value):
@@ -52,9 +53,9 @@ def main():
     with open("/proc/sys/kernel/random/boot_id", "rb") as f:
         boot = f.read().strip()
     send(0, protocol + text(b"../../etc/\x1b[31m") + text(boot)
-         + struct.pack("<QIII", os.stat("/proc/self/ns/net").st_ino, 1, 0, 4711))
+         + struct.pack("<QIII", os.stat("/proc/self/ns/net").st_ino, 1, 0, 4711) + NOT_REFUSED)
     if MODE == "twice":
-        send(0, protocol + text(b"") + text(b"") + struct.pack("<QIII", 0, 1, 0, 0))
+        send(0, protocol + text(b"") + text(b"") + struct.pack("<QIII", 0, 1, 0, 0) + NOT_REFUSED)
     if MODE == "long":
         sys.stdout.buffer.write(b"\xff\xff\xff\xff" + bytes(100))
         sys.stdout.buffer.flush()
