@@ -404,7 +404,8 @@ void Launch::take_up(uint32_t host, Held held) {
     }
   }
   if (withheld_) {
-    for (const Say& say : *std::exchange(withheld_, std::nullopt)) perform_one(say);
+    const std::vector<Say> said = *std::exchange(withheld_, std::nullopt);
+    for (const Say& say : said) perform_one(say);
   }
   links_.send(host, TakeOutput{output_.positions(host)});
   const Channel& channel = links_.find(host)->channel();

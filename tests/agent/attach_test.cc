@@ -137,12 +137,16 @@ TEST_CASE("survive: output that nobody takes stops the rank at the credit, and n
 TEST_CASE("survive: after its time without a launcher, TERM, the grace and KILL") {
   AgentProcess agent(surviving(500ms));
   agent.greet();
-  agent.send(agent.shell("trap '' TERM; setsid sleep 1000 & while :; do sleep 1; done"));
+  TestFolder folder;
+  agent.send(agent.shell("trap ': >" + folder / "term" +
+                         "' TERM; setsid sleep 1000 & while :; do sleep 0.1; done"));
   agent.expect<WorkerStarted>();
   const Time before = now();
   agent.hang_up();
   CHECK(agent.wait_end() == 1);
   CHECK(now() - before >= 800ms);
+  CHECK(now() - before < 5s);  // not by the lease, which has no TERM
+  CHECK(exists(folder / "term"));
   CHECK(tree_of(agent.job()).empty());
   CHECK(agent.lock_is_free());
   AgentProcess late(attaching(agent, 2, true));
