@@ -76,6 +76,21 @@ class KeptTest(Case):
         self.assertRegex(run.err, r"the state of step \d+ in memory cannot be used: rank \d .*does not match its checksum")
         self.assertEqual(trained.resumed_at % 20, 0, str(run))
 
+    def test_ranks_keep_on_while_the_launcher_changes(self):
+        """What was told to one launcher and not answered is told to the next."""
+        run = self.start("--survive", "60", "-np", "4", "--checkpoint-dir", self.path("ckpt"), TRAIN, "--steps",
+                         str(training.STEPS), "--checkpoint-every", "0", "--keep-every", "1", "--step-ms", "20")
+        self.wait_for_step(run, 20)
+        worker = run.workers()[3].pid
+        kill(run.launcher)
+        wait_for(lambda: not run.running, 10, "the launcher to be dead")
+        run = self.start("attach")
+        run.wait_for_text("attempt 1 of job .* goes on, with all its ranks")
+        self.wait_for_step(run, 60)
+        kill(worker)
+        self.assertLessEqual(self.assert_same_result(run.wait()).redone, 1, str(run))
+        self.assertRegex(run.err, r"attempt 2 goes on from step \d+, which the agents have in memory")
+
     def test_a_lost_agent_takes_its_memory_along(self):
         run = self.train(every=20)
         self.wait_for_step(run, 60)
