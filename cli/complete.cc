@@ -440,10 +440,6 @@ Result<RunCommand> complete(Job job, const Asked& asked, std::vector<Host> hosts
   if (status) status = choose_slots(job, asked, machine, command.unsized);
   if (!status) return status.error();
   choose_limits(job, asked);
-  if (job.survive > Duration::zero() && !job.discovery.empty()) {
-    return Error{
-        "--survive: a job whose hosts come from --host-discovery-script ends with hvdlaunch"};
-  }
   job.input_rank = asked.input_rank;
   if (job.input_rank && command.detach) {
     return Error{"--stdin: a job with --detach leaves its standard input to others"};

@@ -392,7 +392,11 @@ Result<RunCommand> resumed_job(Job saved, const ResumeCommand& command,
 }
 
 Result<RunCommand> attached_job(Job saved, const Surroundings& surroundings) {
-  return complete(std::move(saved), {}, {}, {}, surroundings);
+  // It knows its hosts by their numbers: what is discovered now comes behind them.
+  std::string discovery = std::exchange(saved.discovery, "");
+  auto run = complete(std::move(saved), {}, {}, {}, surroundings);
+  if (run) run->job.discovery = std::move(discovery);
+  return run;
 }
 
 }  // namespace hvd

@@ -20,6 +20,7 @@
 #include "launcher/history.h"
 #include "launcher/host_links.h"
 #include "launcher/host_watch.h"
+#include "launcher/job_file.h"
 #include "launcher/journal.h"
 #include "launcher/questions.h"
 #include "launcher/rank_output.h"
@@ -357,6 +358,8 @@ void Launch::look_for_hosts(Time now) {
   if (!trouble.empty()) perform_one(Say{Say::Level::warning, trouble});
   if (!listed) return;
   links_.grow();
+  // Whoever takes the job over must know hosts by the same numbers.
+  if (watch_ != nullptr) watch_->journal.job_file = job_file_text(job_, "");
   queue_.push_back(*listed);
 }
 

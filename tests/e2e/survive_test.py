@@ -88,6 +88,25 @@ class AttachTest(SurviveCase):
             with open(glob.glob(f"{logs}/attempt-1/rank-{rank}@*.out")[0]) as f:
                 self.assertEqual([line.split(" ")[0] for line in f], [f"{rank}:{i}" for i in range(lines)])
 
+    def test_hosts_that_came_later_are_known_to_the_next_launcher(self):
+        hosts = self.write("hosts", "a\nb\n")
+        run = self.launch_surviving("-np", "2", "--transport", "local", "--host-discovery-script", f"cat {hosts}",
+                                    "--checkpoint-dir", self.path("ckpt"), *training.program(steps=440, step_ms=20))
+        training.wait_for_checkpoints(run, self.path("ckpt"), 1)
+        self.write("hosts", "c\na\n")
+        run.wait_for_text("the spare c takes the ranks of b", 60)
+        run.wait_for_text("attempt 2 goes on")
+        run.wait_for_workers(2)
+        self.kill_launcher(run)
+        # Nor is the script asked who holds the ranks.
+        os.remove(hosts)
+        after = self.start("attach")
+        after.wait_for_text("attempt 2 of job .* goes on, with all its ranks")
+        kill(run.workers()[1].pid)
+        after.wait_for_text("rank 1 on c was killed by SIGKILL")
+        self.write("hosts", "c\na\n")
+        self.assert_code(after.wait(60), 0)
+
     def test_what_ended_while_nobody_was_there_is_told(self):
         go = self.path("go")
         run = self.launch_surviving("-np", "2", *COUNTER, "50", "0", "7", env={"GO": go})
