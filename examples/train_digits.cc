@@ -287,8 +287,9 @@ class Training {
     return sum_[kWeights] / kBatch;
   }
 
-  // The images that this rank learnt from in the step before, by their place in the split.
-  std::string samples(uint64_t step) const {
+  // The images that this rank learns from in a step, by their place in the split.
+  std::string samples(uint64_t step) {
+    shuffle_for(step / kBatchesPerEpoch);
     const size_t first = step % kBatchesPerEpoch * kBatch + range_.first * kShardSize;
     std::string text;
     for (size_t i = 0; i < range_.here * kShardSize; ++i) {
@@ -419,8 +420,9 @@ void run(const Options& options) {
   uint64_t done = resumed_at;
   try {
     while (done < options.steps) {
-      const double loss = training.step(done);
+      // Before the step: others may have it, and go on from it, when this rank is killed in it.
       if (samples.wanted()) samples.add(std::to_string(done) + " " + training.samples(done));
+      const double loss = training.step(done);
       ++done;
       comm::heartbeat(done);
       if (session.rank() == 0) reporter.step(done, loss);

@@ -79,7 +79,8 @@ class Samples:
         histories = []
         for rank in range(self.ranks):
             history, end = self._history(rank)
-            require(sorted(history) == list(range(steps)), f"I3: rank {rank} did not do each of {steps} steps")
+            wrong = sorted(set(history) ^ set(range(steps)))
+            require(not wrong, f"I3: of {steps} steps rank {rank} did not do or should not have done {wrong[:9]}")
             require(end == sha256, f"I4: rank {rank} ended with the state {end}, not {sha256}")
             histories.append(history)
         for first in range(0, steps, STEPS_PER_EPOCH):
