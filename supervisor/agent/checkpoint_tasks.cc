@@ -293,7 +293,7 @@ Status commit(const CommitCheckpoint& task) {
   const std::string path = task.dir + "/" + draft;
   const Fd folder = open_folder_at(checkpoints->get(), draft);
   const int number = errno;
-  if (!folder && is_committed(checkpoints->get(), task)) {
+  if (!folder && number == ENOENT && is_committed(checkpoints->get(), task)) {
     return sync_folder(checkpoints->get(), task.dir);
   }
   if (!folder) return errno_error("cannot commit " + path, number);
