@@ -50,7 +50,8 @@ void AgentLink::go_on(std::unique_ptr<Channel> channel, Time start_deadline) {
 }
 
 Time AgentLink::given_up_at() const {
-  return last_met_ + bounded(hello_.survive_ns) + bounded(hello_.failure_grace_ns) + silence_;
+  return last_met_ +
+         longest_alone(bounded(hello_.survive_ns), bounded(hello_.failure_grace_ns), silence_);
 }
 
 void AgentLink::advance(Time now, std::vector<News>& news) {

@@ -20,18 +20,21 @@ constexpr Duration kLimit = 5s;
 constexpr size_t kMostText = 1u << 20;
 constexpr size_t kMostErrors = 4096;
 constexpr int kLastWaitMs = 1000;
+constexpr int kReadsPerTurn = 16;
 // What its poller names.
 constexpr uint64_t kText = 0, kErrors = 1, kEnd = 2;
 const std::string kOutput = "output of the discovery script";
 
-// False at the end of the stream. What goes beyond `most` is dropped.
+// False at the end of the stream. What goes beyond `most` is dropped. Bounded, since a program can
+// print as fast as it is read.
 bool read_some(const Fd& fd, std::string& text, size_t most) {
   char block[16384];
-  ssize_t n;
-  while ((n = read(fd.get(), block, sizeof block)) > 0) {
-    if (text.size() < most) text.append(block, static_cast<size_t>(n));
+  ssize_t n = 1;
+  for (int i = 0; i < kReadsPerTurn && n > 0; ++i) {
+    n = read(fd.get(), block, sizeof block);
+    if (n > 0 && text.size() < most) text.append(block, static_cast<size_t>(n));
   }
-  return n < 0 && (errno == EAGAIN || errno == EINTR);
+  return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
 std::string last_line(const std::string& text) {

@@ -252,7 +252,7 @@ std::optional<Time> Launch::next_deadline() const {
   next = earlier(next, questions_.deadline());
   next = earlier(next, files_.stuck_at(kSlowFile));
   next = earlier(next, history_.deadline());
-  if (host_watch_) next = earlier(next, host_watch_->deadline());
+  if (host_watch_ && !policy_.taking_over()) next = earlier(next, host_watch_->deadline());
   return earlier(next, links_.deadline());
 }
 
@@ -352,7 +352,7 @@ void Launch::look_for_hosts(Time now) {
     poller_.forget(host_watch_->fd());
     host_watch_.reset();
   }
-  if (!host_watch_) return;
+  if (!host_watch_ || policy_.taking_over()) return;
   const std::optional<HostsListed> listed = host_watch_->advance(now);
   const std::string trouble = host_watch_->take_trouble();
   if (!trouble.empty()) perform_one(Say{Say::Level::warning, trouble});
@@ -479,7 +479,7 @@ void Launch::step_queue() {
     perform(policy_.step(event, at));
   }
   note_progress();
-  if (watch_ != nullptr && !finish_) note_memory();
+  if (watch_ != nullptr && !finish_ && !policy_.taking_over()) note_memory();
 }
 
 void Launch::perform(const Actions& actions) {
@@ -632,7 +632,11 @@ std::string Launch::not_written() const {
 void Launch::report() {
   const bool nothing = finish_->leaves && finish_->code == kExitNothingToResume;
   if (watch_ != nullptr && (!finish_->leaves || nothing)) history_.remove_journal();
-  if (withheld_) return;
+  if (withheld_ && nothing) return;
+  if (withheld_) {
+    const std::vector<Say> said = *std::exchange(withheld_, std::nullopt);
+    for (const Say& say : said) perform_one(say);
+  }
   if (finish_->leaves) {
     for (const std::string& text : report_texts(job_, *finish_, 0)) tell(text);
     return;

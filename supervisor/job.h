@@ -2,6 +2,7 @@
 // defaults were put together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,6 +26,12 @@ enum class Transport {
 
 // What is done about ranks that run and make no progress.
 enum class StallAction { warn, restart };
+
+// For so long at most ranks of a job that survives its launcher go on unheard: see the lease's
+// arithmetic (supervisor/agent/lease.h), which is over a little before.
+inline Duration longest_alone(Duration survive, Duration grace, Duration silence) {
+  return std::max<Duration>(survive, silence * 6 / 10) + grace + silence;
+}
 
 struct Job {
   std::string id;      // letters, digits and '-'

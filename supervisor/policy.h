@@ -211,6 +211,8 @@ class Policy {
   std::optional<Time> next_deadline() const;
 
   uint32_t attempt() const { return attempt_; }
+  // An earlier launcher's agents are being asked; what it knew is not known yet.
+  bool taking_over() const { return phase_ == Phase::taking_over; }
   uint64_t reached_step() const { return reached_step_; }
   const std::optional<ForeignCheckpoint>& foreign() const { return foreign_; }
   // The host of a rank in the current attempt.
@@ -328,6 +330,7 @@ class Policy {
   void nothing_to_take();
   void end_older_attempts(uint32_t newest, Time now);
   void go_on_with_held(Time now);
+  bool stop_as_asked(Time now);
   void fail_without(std::optional<uint32_t> host, Time now);
   void taken_over(const std::string& reason);
   void hung_up(int signal);
@@ -493,13 +496,19 @@ class Policy {
   std::vector<Consequence> consequences_;
   uint32_t previous_size_ = 0;
 
+  struct StopInOrder {
+    Cause cause;
+    std::string why;
+    Duration grace;
+  };
   struct Takeover {
     std::set<uint32_t> waiting;  // hosts that did not answer yet
     std::map<uint32_t, Held> held;
     std::vector<AgentSaid> said;  // before it was known what to make of it
     bool was_between = false;
     int stop_signal = 0;
-    std::string out_of_reach;  // lines, each behind its newline
+    std::optional<StopInOrder> stop;  // another one
+    std::string out_of_reach;         // lines, each behind its newline
   };
   Takeover takeover_;
 

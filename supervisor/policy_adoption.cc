@@ -130,7 +130,7 @@ void Policy::not_taken(const HostDown& event, Time now) {
 // Its ranks may run for as long as they may without a launcher.
 void Policy::out_of_reach(uint32_t host, Time now) {
   takeover_.out_of_reach += "\n" + hosts_[host].last_reason;
-  hosts_[host].fenced = now + job_.survive + job_.failure_grace + job_.silence;
+  hosts_[host].fenced = now + longest_alone(job_.survive, job_.failure_grace, job_.silence);
 }
 
 void Policy::judge_takeover(Time now) {
@@ -159,7 +159,20 @@ void Policy::judge_takeover(Time now) {
   attempt_ = newest;
   if (alive || (known && !judged)) return go_on_with_held(now);
   say(Say::Level::info, "no rank of job " + job_.id + " runs now");
-  gather(now);
+  phase_ = Phase::gathering;
+  if (!stop_as_asked(now)) gather(now);
+}
+
+// What was to end the job while it was being taken over does now.
+bool Policy::stop_as_asked(Time now) {
+  if (takeover_.stop_signal != 0) {
+    on(StopRequested{takeover_.stop_signal}, now);
+    return true;
+  }
+  if (!takeover_.stop) return false;
+  const StopInOrder& stop = *takeover_.stop;
+  end_in_order(stop.cause, stop.why, stop.grace, now);
+  return true;
 }
 
 void Policy::nothing_to_take() {
@@ -224,7 +237,7 @@ void Policy::go_on_with_held(Time now) {
   }
   if (phase_ != Phase::running) return;
   if (missing) return fail_without(missing, now);
-  if (takeover_.stop_signal != 0) return on(StopRequested{takeover_.stop_signal}, now);
+  if (stop_as_asked(now)) return;
   if (!untouched) return fail_without(std::nullopt, now);
   say(Say::Level::info, "attempt " + std::to_string(attempt_) + " of job " + job_.id +
                             " goes on, with all its ranks");
@@ -242,7 +255,7 @@ void Policy::fail_without(std::optional<uint32_t> host, Time now) {
                      ? job_.hosts[*host].name + ": its agent ended while no launcher was there"
                      : hosts_[*host].last_reason;
   }
-  if (takeover_.stop_signal != 0) {
+  if (takeover_.stop_signal != 0 && takeover_.stop_signal != SIGHUP) {
     cause = Cause{};
     cause.kind = Cause::Kind::user;
     cause.signal = takeover_.stop_signal;

@@ -308,6 +308,10 @@ void Policy::wall_time_over(Time now) {
 }
 
 void Policy::end_in_order(const Cause& cause, const std::string& why, Duration grace, Time now) {
+  if (phase_ == Phase::taking_over) {
+    takeover_.stop = StopInOrder{cause, why, grace};
+    return;
+  }
   if (phase_ == Phase::stopping) {
     if (cause_.kind == Cause::Kind::none) return;  // all ranks ended well
     // Of a stop in order, the reason stays. Behind a failure, there is no other attempt.
@@ -356,7 +360,7 @@ void Policy::fail(Cause cause, Time now) {
     if (!cause_.gone && places.host == cause_.host) cause_.gone = places.places.front().rank;
   }
   if (cause_.rank && cause_.host) rank_failed(*cause_.host);
-  if (is_of_a_host(cause_)) {
+  if (is_of_a_host(cause_) && cause_.host) {
     host_failed(*cause_.host, now);
     if (gives_up_ranks(cause_)) take_spare(*cause_.host, now);
   }
@@ -521,7 +525,7 @@ void Policy::drop_unstopped(Time now) {
     hosts_[host].link = Link::none;
     // Its lease is longer where the job survives its launcher.
     if (job_.survive > Duration::zero()) {
-      hosts_[host].fenced = now + job_.survive + job_.failure_grace + job_.silence;
+      hosts_[host].fenced = now + longest_alone(job_.survive, job_.failure_grace, job_.silence);
     }
     out_.push_back(Drop{host});
     host_failed(host, now);

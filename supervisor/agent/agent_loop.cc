@@ -255,6 +255,11 @@ void AgentLoop::lose_launcher() {
 void AgentLoop::look_at_door(Time now) {
   door_->expire(now);
   for (AttachCaller& caller : door_->take_callers()) {
+    // Its own launcher is told of the end when it is one, by the next call.
+    if (parting_ != Parting::none && caller.hello.session == session_) {
+      caller.dismiss();
+      continue;
+    }
     const std::string refusal = refusal_of(caller.hello, now);
     if (refusal.empty()) {
       let_in(std::move(caller), now);
@@ -279,14 +284,17 @@ std::string AgentLoop::refusal_of(const LauncherHello& hello, Time now) const {
   return "";
 }
 
-// The lease holds on from here: the launcher was just heard.
+// With another launcher the lease holds on from here. Our own one may have called long ago, and
+// counts from when it last heard us: it holds on from the first echo.
 void AgentLoop::let_in(AttachCaller caller, Time now) {
   const bool same = caller.hello.session == session_;
   session_ = caller.hello.session;
   launcher_ = caller.hello.launcher;
   if (suspended_) handle(Resume{});
-  lease_.echoed(now.time_since_epoch().count(), now);
-  send_lease(seat_, lease_.end());
+  if (!same) {
+    lease_.echoed(now.time_since_epoch().count(), now);
+    send_lease(seat_, lease_.end());
+  }
   if (attempt_) {
     attempt_->tell_steps_again();
     for (OutputStream* stream : attempt_->streams()) stream->pause();

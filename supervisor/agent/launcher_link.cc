@@ -35,6 +35,7 @@ void LauncherLink::attach(AttachCaller caller, const AgentHello& hello, Held hel
   detach();
   own_ = std::move(caller);
   in_ = own_.in.get();
+  set_nonblocking(own_.out.get());
   out_ = own_.out.get();
   in_ended_ = out_broken_ = false;
   complaint_.clear();

@@ -37,9 +37,10 @@ void OutputStream::go_on(const OutputPosition& position) {
   std::string kept(kept_.view().substr(0, from - begin));
   kept_.clear();
   kept_.append(kept);
-  sent_ = from;
-  granted_ = std::min(position.granted, from);
-  credit_ = window_ - std::min(window_, from - granted_);
+  // What it showed and did not note any more: its count goes on.
+  sent_ = position.from < begin ? position.from : from;
+  granted_ = std::min(position.granted, sent_);
+  credit_ = window_ - std::min(window_, sent_ - granted_);
   done_ = paused_ = false;
   grant(0);
 }

@@ -57,6 +57,8 @@ TEST_CASE("n36: what is no list of hosts is one sentence") {
        "! the discovery script ended with exit code 127: sh: 1: /no/such/script: not found"},
       {"yes h1:1 | head -c 10000000; sleep 100",
        "! the discovery script printed more than 1 MiB and was killed"},
+      {"yes", "! the discovery script printed more than 1 MiB and was killed"},
+      {"yes >&2", "! the discovery script did not end within 5 s and was killed"},
       {"printf 'h1\\nh2\\nh1\\n'",
        "! output of the discovery script:3:1: host 'h1' is named twice"},
       {"printf 'h1\\0h2\\n'", "! output of the discovery script:1:1: "},

@@ -33,7 +33,7 @@ struct Scene {
 
   void take_over() {
     policy.emplace(job, *place(job.hosts, job.size), 1);
-    take(policy->take_over(memory, 0s, at));
+    take(policy->take_over(memory, elapsed, at));
   }
   void take(Actions actions) {
     for (Action& action : actions) all.push_back(std::move(action));
@@ -102,6 +102,7 @@ struct Scene {
 
   Job job;
   JobMemory memory;
+  Duration elapsed{};  // since the job began
   Time at{1000s};
   std::optional<Policy> policy;
   std::vector<Action> all;
@@ -208,6 +209,7 @@ TEST_CASE("takeover: an attempt that was half stopped is ended, whatever still r
   scene.up(1, HeldState::running);
   CHECK(scene.sent<StopAttempt>().size() == 2);
   CHECK(scene.said("when its launcher ended"));
+  CHECK(scene.of<HostFailed>().empty());
   scene.say(0, AttemptStopped{1, 0});
   CHECK(scene.sent<StartAttempt>().empty());
   scene.say(1, AttemptStopped{1, 0});
@@ -224,6 +226,36 @@ TEST_CASE("takeover: a stop that the user asked for is a stop") {
   REQUIRE(scene.finish());
   CHECK(scene.finish()->code == 128 + SIGINT);
   CHECK(scene.sent<StartAttempt>().empty());
+}
+
+TEST_CASE("takeover: what ends the job meanwhile waits until its agents are known") {
+  Scene scene(1);
+  SUBCASE("the wall time was over before") {
+    scene.job.wall_time = 10s;
+    scene.elapsed = 1h;
+    scene.take_over();
+    scene.pass(1s);
+  }
+  SUBCASE("our output is lost") {
+    scene.take_over();
+    scene.event(OutputFailed{"standard output cannot be written"});
+  }
+  CHECK_FALSE(scene.finish());
+  scene.up(0, HeldState::running);
+  REQUIRE(scene.sent<StopAttempt>().size() == 1);
+  scene.say(0, AttemptStopped{1, 0});
+  REQUIRE(scene.finish());
+  CHECK_FALSE(scene.finish()->leaves);
+}
+
+TEST_CASE("takeover: a stop that is asked for meanwhile is one where nothing runs, too") {
+  Scene scene(1);
+  scene.memory.between = true;
+  scene.take_over();
+  scene.event(StopRequested{SIGINT});
+  scene.up(0, HeldState::gone);
+  REQUIRE(scene.finish());
+  CHECK(scene.finish()->code == 128 + SIGINT);
 }
 
 TEST_CASE("takeover: between two attempts the next one is started at no cost") {
