@@ -3,6 +3,7 @@ written over is found out; a lost agent takes its memory along; nothing is left 
 
 import os
 import re
+import time
 
 import training
 from harness import TRAIN, Case, Trained, kill, main, wait_for
@@ -62,12 +63,17 @@ class KeptTest(Case):
         worker = run.workers()[2].pid
         agent = run.agents()[0][1].pid
         kill(worker, 19)  # it stands still
-        held = self.memories(agent)
-        for path in held:
+
+        def at_rest():
+            held = self.memories(agent)
+            time.sleep(0.1)
+            return len(held) == 8 and held == self.memories(agent) and held
+
+        # The others are done with the step, and wait for it.
+        for path in wait_for(at_rest, 10, "two copies of each rank"):
             with open(path, "r+b") as f:
                 f.seek(os.fstat(f.fileno()).st_size - 100)
                 f.write(b"x")
-        self.assertEqual(len(held), 8)
         kill(worker)
         trained = self.assert_same_result(run.wait())
         self.assertRegex(run.err, r"the state of step \d+ in memory cannot be used: rank \d .*does not match its checksum")
