@@ -21,7 +21,8 @@ void OutputStream::grant(uint64_t bytes) {
   credit_ = bytes > UINT64_MAX - credit_ ? UINT64_MAX : credit_ + bytes;
   granted_ = bytes > UINT64_MAX - granted_ ? UINT64_MAX : granted_ + bytes;
   const uint64_t begin = sent_ - kept_.size();
-  if (granted_ > begin) kept_.drop(std::min<uint64_t>(granted_ - begin, kept_.size()));
+  const uint64_t needless = granted_ - std::min<uint64_t>(granted_, kUnshown);
+  if (needless > begin) kept_.drop(std::min<uint64_t>(needless - begin, kept_.size()));
 }
 
 void OutputStream::keep(const char* bytes, size_t count) {

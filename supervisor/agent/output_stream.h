@@ -1,7 +1,8 @@
 // One stream of one rank's output, on its way from the worker's pipe to the launcher against
 // credit. It may outlive its attempt: what was in the pipe at the end is held here until the
 // launcher grants credit for it. Where the job survives its launcher, what was sent is kept until
-// credit for it comes back: until the launcher has shown it.
+// credit for it comes back, and a little longer: the launcher gives credit for half a line that it
+// holds, too, and has shown it only with the other half.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@ class OutputStream {
  public:
   // How much of the end of standard error is kept for last_lines.
   static constexpr size_t kTail = 2048;
+  // The longest half of a line that the launcher holds (kLongestLine of its line cutter).
+  static constexpr size_t kUnshown = 64 << 10;
 
   // `pipe` is a non-blocking read end. Without one (Fd()) the stream is at its end.
   OutputStream(OutputEnd identity, WatchedFd pipe, uint64_t credit, bool keeps)
@@ -54,7 +57,7 @@ class OutputStream {
   // OutputEnd was sent.
   bool done() const { return done_; }
   // And nothing of it may be asked for again.
-  bool over() const { return done_ && kept_.empty(); }
+  bool over() const { return done_ && (!keeps_ || granted_ >= sent_); }
   // The last kTail bytes of standard error read so far.
   const std::string& tail() const { return tail_; }
 
